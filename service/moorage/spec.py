@@ -1,0 +1,219 @@
+"""What a model is: the specification a caller defines. Pure: no file system, no processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from moorage.errors import ConfigurationError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+type_setting = (str, int, float, bool)
+Setting = str | int | float | bool | Sequence[str | int | float]
+
+# Changing one of these does not change what is launched, so a ready run is kept.
+_NOT_LAUNCHED = frozenset({"aliases", "pinned", "ttl_s", "restart", "crash_budget"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One model and how its server is started, judged ready and stopped.
+
+    Raises ConfigurationError when a value cannot be used.
+    """
+
+    name: str
+    """1 to 128 letters, digits and `._:@+-`, starting with a letter or digit."""
+    backend: str
+    """`llama.cpp`, `vllm`, `sglang`, `command`, or one of the entry-point group."""
+    path: str | None = None
+    """A local model file or folder, as the backend wants it."""
+    repo: str | None = None
+    """`org/name` on the hub; fetched before anything scarce is taken."""
+    file: str | None = None
+    """One file of the repo; without it the whole snapshot."""
+    revision: str | None = None
+    executable: str | None = None
+    """A path or a name looked up on PATH; without it the backend finds its own."""
+    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
+    """The server's long options with underscores: True a bare flag, a list a repeated option."""
+    args: Sequence[str] = ()
+    """Further arguments, passed last and as they are. For `command`, the argv template."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Environment variables whose values never reach the log, an argv display or a log tail."""
+    inherit_env: bool = True
+    cwd: str | None = None
+    aliases: Sequence[str] = ()
+    pinned: bool = False
+    """Never a victim of eviction. A pin loads nothing."""
+    ttl_s: float | None = None
+    """Evict after this many idle seconds; None: never for idleness."""
+    memory: int | None = None
+    """Bytes it needs when loaded; without it, learned from earlier runs."""
+    ports: int = 1
+    """How many ports it is given, the first is the one that serves."""
+    owner_check: bool = True
+    """Ready only when the listener belongs to the run's own processes; False for containers."""
+    health_path: str | None = None
+    """The URL path that answers 2xx when ready; without it the backend's own."""
+    load_timeout_s: float = 600.0
+    stop_timeout_s: float = 10.0
+    """Seconds a graceful stop may take before SIGKILL."""
+    restart: Literal["on-demand", "always"] = "on-demand"
+    crash_budget: int = 5
+    """Consecutive failures after which the model is `failed` until `reset`."""
+
+    def __post_init__(self) -> None:
+        for name in ("settings", "env", "secrets"):
+            value = getattr(self, name)
+            if not isinstance(value, Mapping):
+                raise _bad(name, f"must be a mapping, not {type(value).__name__}")
+            object.__setattr__(self, name, dict(value))
+        for name in ("args", "aliases"):
+            value = getattr(self, name)
+            if isinstance(value, str) or not isinstance(value, Sequence):
+                raise _bad(name, f"must be a list of strings, not {type(value).__name__}")
+            object.__setattr__(self, name, tuple(value))
+        for name in ("path", "executable", "cwd"):
+            value = getattr(self, name)
+            if value is not None and hasattr(value, "__fspath__"):
+                object.__setattr__(self, name, value.__fspath__())
+        _check_names(self)
+        _check_source(self)
+        _check_texts(self)
+        _check_settings(self)
+        _check_numbers(self)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name and the aliases."""
+        return (self.name, *self.aliases)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return JSON-ready data; of the secrets only their names (`secret_names`)."""
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data["settings"] = {k: _plain(v) for k, v in self.settings.items()}
+        data["args"] = list(self.args)
+        data["aliases"] = list(self.aliases)
+        del data["secrets"]
+        data["secret_names"] = sorted(self.secrets)
+        return data
+
+    def launch_hash(self) -> str:
+        """Return a hash of what decides the launched process; secrets' values are not in it."""
+        data = {k: v for k, v in self.to_data().items() if k not in _NOT_LAUNCHED}
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def spec_from_data(data: Mapping[str, Any], secrets: Mapping[str, str] | None = None) -> ModelSpec:
+    """Rebuild a spec from `to_data`; unknown keys of a newer version are refused.
+
+    `secrets` gives the values the data cannot hold.
+    """
+    known = {f.name for f in dataclasses.fields(ModelSpec)} | {"secret_names"}
+    unknown = sorted(set(data) - known)
+    if unknown:
+        raise ConfigurationError("ModelSpec", f"unknown field {', '.join(unknown)}")
+    fields = {k: v for k, v in data.items() if k != "secret_names"}
+    return ModelSpec(**fields, secrets=dict(secrets or {}))
+
+
+def _bad(field_name: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(f"ModelSpec.{field_name}", problem)
+
+
+def _plain(value: Setting) -> Any:
+    return value if isinstance(value, type_setting) else list(value)
+
+
+def _check_names(spec: ModelSpec) -> None:
+    for kind, name in [("name", spec.name), *(("aliases", a) for a in spec.aliases)]:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise _bad(
+                kind,
+                f"{name!r} is not usable: 1 to 128 letters, digits and ._:@+- "
+                "starting with a letter or digit",
+            )
+    if len(set(spec.names)) != len(spec.names):
+        raise _bad("aliases", "names the model itself or one alias twice")
+
+
+def _check_source(spec: ModelSpec) -> None:
+    if spec.path is not None and spec.repo is not None:
+        raise _bad("path", "give path or repo, not both")
+    if spec.repo is None and (spec.file is not None or spec.revision is not None):
+        raise _bad("file", "file and revision belong to a repo")
+
+
+def _check_texts(spec: ModelSpec) -> None:
+    texts: dict[str, object] = {
+        name: getattr(spec, name)
+        for name in ("backend", "path", "repo", "file", "revision", "executable", "cwd")
+    }
+    texts |= {f"args[{i}]": arg for i, arg in enumerate(spec.args)}
+    texts |= {f"env[{k!r}]": v for k, v in spec.env.items()}
+    texts |= {f"secrets[{k!r}]": v for k, v in spec.secrets.items()}
+    if not spec.backend:
+        raise _bad("backend", "must be named")
+    for name, value in texts.items():
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise _bad(name, f"must be text, not {type(value).__name__}")
+        if "\0" in value or (value == "" and not name.startswith(("args", "env"))):
+            raise _bad(name, "is empty or contains a NUL byte")
+    for key in (*spec.env, *spec.secrets):
+        if not isinstance(key, str) or not _ENV.fullmatch(key):
+            raise _bad("env", f"{key!r} is no environment variable name")
+    both = sorted(set(spec.env) & set(spec.secrets))
+    if both:
+        raise _bad("secrets", f"{', '.join(both)} is in env too")
+    if spec.health_path is not None and not spec.health_path.startswith("/"):
+        raise _bad("health_path", "must start with /")
+
+
+def _check_settings(spec: ModelSpec) -> None:
+    for key, value in spec.settings.items():
+        if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", key):
+            raise _bad("settings", f"{key!r} is no option name")
+        items = [value] if isinstance(value, type_setting) else value
+        if not isinstance(items, Sequence):
+            raise _bad("settings", f"{key} must be text, a number, a flag or a list of these")
+        for item in items:
+            if not isinstance(item, type_setting) or "\0" in str(item):
+                raise _bad("settings", f"{key} holds {item!r}, which is no option value")
+
+
+def _check_numbers(spec: ModelSpec) -> None:
+    _number(spec, "load_timeout_s", low=0.001, high=86_400 * 7)
+    _number(spec, "stop_timeout_s", low=0, high=86_400)
+    if spec.ttl_s is not None:
+        _number(spec, "ttl_s", low=0, high=86_400 * 3650)
+    if spec.memory is not None:
+        _number(spec, "memory", low=1, high=1 << 60, whole=True)
+    _number(spec, "ports", low=1, high=64, whole=True)
+    _number(spec, "crash_budget", low=1, high=1_000_000, whole=True)
+    for name in ("pinned", "owner_check", "inherit_env"):
+        if not isinstance(getattr(spec, name), bool):
+            raise _bad(name, "must be True or False")
+    if spec.restart not in ("on-demand", "always"):
+        raise _bad("restart", "must be 'on-demand' or 'always'")
+
+
+def _number(spec: ModelSpec, name: str, *, low: float, high: float, whole: bool = False) -> None:
+    value = getattr(spec, name)
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        raise _bad(name, f"must be a {'whole ' if whole else ''}number, not {value!r}")
+    if not low <= value <= high:
+        raise _bad(name, f"must lie between {low:g} and {high:g}, not {value:g}")
