@@ -40,7 +40,7 @@ def decode(kind: str, version: int, columns: Mapping[str, Any], data: dict[str, 
         raise UnknownKindError(f"event {kind!r} version {version} is not known to this program")
     while version < cls.version:
         data, version = UPCASTS[kind, version](data), version + 1
-    values = {name: _frozen(value) for name, value in data.items()}
+    values = {name: frozen(value) for name, value in data.items()}
     for name in COLUMNS:
         if name in _FIELDS[kind]:
             values[name] = columns[name]
@@ -50,7 +50,8 @@ def decode(kind: str, version: int, columns: Mapping[str, Any], data: dict[str, 
         raise ValueError(f"event {kind!r} has data that does not fit: {error}") from error
 
 
-def _frozen(value: Any) -> Any:
+def frozen(value: Any) -> Any:
+    """Return lists as tuples, all the way down."""
     if isinstance(value, list):
-        return tuple(_frozen(item) for item in cast("list[Any]", value))
+        return tuple(frozen(item) for item in cast("list[Any]", value))
     return value

@@ -348,6 +348,7 @@ class RunSwept(Event):
     run: int
     pids: tuple[int, ...]
     seconds: float
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Keep model servers running from an embedded, event-sourced actor service."""

@@ -1,0 +1,72 @@
+"""What must be true of every state, at every prefix of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from moorage.core.lifecycle import HOLDING, Stage
+from moorage.core.room import room_left
+from moorage.core.state import State, expand
+
+
+class InvariantError(Exception):
+    """A state contradicts itself. Never caught to go on: the registry stops."""
+
+
+def violations(state: State) -> tuple[str, ...]:
+    """Return every broken invariant in words; () when the state is sound."""
+    return tuple(
+        problem for check in (_ports, _models, _orders, _names) for problem in check(state)
+    )
+
+
+def over_limits(state: State) -> bool:
+    """Tell whether more is loaded than the limits allow (lawful only after they were lowered)."""
+    left = room_left(state)
+    return left.slots < 0 or left.bytes < 0
+
+
+def _ports(state: State) -> Iterator[str]:
+    for port, run in state.held.items():
+        if port in state.free:
+            yield f"port {port} is both held and free"
+        if run not in state.runs or port not in state.runs[run].ports:
+            yield f"port {port} is held by run {run}, which does not have it"
+    for run in state.runs.values():
+        holds = run.stage in HOLDING
+        if holds != bool(run.ports):
+            yield f"run {run.run} in stage {run.stage} has ports {run.ports}"
+        for port in run.ports:
+            if state.held.get(port) != run.run:
+                yield f"port {port} of run {run.run} is not held by it"
+    for port in expand(state.pool):
+        if port not in state.free and port not in state.held:
+            yield f"port {port} of the pool is lost"
+
+
+def _models(state: State) -> Iterator[str]:
+    for model in state.models.values():
+        own = [run.run for run in state.runs.values() if run.model == model.name]
+        said = [run for run in (model.run, model.next_run) if run is not None]
+        if sorted(own) != sorted(said):
+            yield f"model {model.name} says runs {said}, there are {own}"
+        holding = [run for run in own if state.runs[run].stage in HOLDING]
+        if len(holding) > 1:
+            yield f"model {model.name} holds room twice: runs {holding}"
+        if model.next_run is not None and model.next_run in holding:
+            yield f"model {model.name} holds room for its next run"
+
+
+def _orders(state: State) -> Iterator[str]:
+    ready = {r.run for r in state.runs.values() if r.stage in (Stage.READY, Stage.DRAINING)}
+    if ready != set(state.lru) or len(set(state.lru)) != len(state.lru):
+        yield f"the LRU order is {state.lru}, ready are {sorted(ready)}"
+    queued = {r.run for r in state.runs.values() if r.stage is Stage.QUEUED}
+    if queued != set(state.queue) or len(set(state.queue)) != len(state.queue):
+        yield f"the queue is {state.queue}, queued are {sorted(queued)}"
+
+
+def _names(state: State) -> Iterator[str]:
+    said = {name: m.name for m in state.models.values() for name in m.spec.names}
+    if said != state.names:
+        yield f"names are {state.names}, models say {said}"

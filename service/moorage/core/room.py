@@ -1,0 +1,438 @@
+"""Room: who is admitted, who is evicted or drained for whom, and who never can be.
+
+One pass looks at the queue in order and reserves, evicts, drains and reopens until nothing more
+can be done. An entry that fits once the stops under way have ended keeps its claim on that room;
+the pass goes on behind it with what is left. Behind an entry that has to wait for leases it ends,
+so nobody is overtaken for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from moorage.core import events as ev
+from moorage.core.draft import Draft
+from moorage.core.lifecycle import Stage
+from moorage.core.state import Run, State
+
+FOR_ROOM = frozenset({"room", "memory", "limits"})
+"""Drain reasons that end when the room is no longer wanted."""
+
+Why = Literal["room", "memory", "idle", "limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was seen of a ready run.
+
+    `leases` held now, `granted` ever, monotonic times of last use and of readiness.
+    """
+
+    leases: int
+    used_at: float
+    ready_at: float
+    granted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What a decision about room looks at beside the state.
+
+    `kept` are runs a queue entry must not displace (by its run), `spared` pairs of (victim,
+    entry) whose drain was undone while the same leases stand, `blocked` ports on which strangers
+    listen, `immobile` entries that may not evict anybody (restarts nobody asked for).
+    """
+
+    now: float
+    usage: Mapping[int, Usage]
+    kept: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
+    spared: frozenset[tuple[int, int]] = frozenset()
+    blocked: Callable[[int], ev.PortBlocked | None] = lambda port: None
+    immobile: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """A queue entry that can never be admitted as things stand."""
+
+    run: int
+    why: Literal["room", "ports"]
+    holders: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a pass left open: entries that never fit, and when to look again (monotonic)."""
+
+    refused: list[NoRoom] = field(default_factory=list[NoRoom])
+    look_at: float | None = None
+
+    def look_again(self, at: float) -> None:
+        """Keep the earliest time to look again."""
+        self.look_at = at if self.look_at is None else min(self.look_at, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Slots and bytes; bytes are infinite without a memory limit."""
+
+    slots: int
+    bytes: float
+
+    def __add__(self, other: Space) -> Space:
+        return Space(self.slots + other.slots, self.bytes + other.bytes)
+
+    def __sub__(self, other: Space) -> Space:
+        return Space(self.slots - other.slots, self.bytes - other.bytes)
+
+    def holds(self, need: Space) -> bool:
+        """Tell whether the need fits into this."""
+        return self.slots >= need.slots and self.bytes >= need.bytes
+
+
+NOTHING = Space(0, 0)
+
+
+def need_bytes(state: State, name: str) -> int | None:
+    """Return the bytes a model needs: declared, else learned, clipped to the limit; else None."""
+    model = state.models[name]
+    need = model.spec.memory or model.peak_bytes
+    if need is None or state.memory_limit is None or model.spec.memory is not None:
+        return need
+    return min(need, state.memory_limit)
+
+
+def _need(state: State, name: str) -> Space:
+    return _space(state, need_bytes(state, name))
+
+
+def _space(state: State, bytes_: int | None) -> Space:
+    if state.memory_limit is None:
+        return Space(1, 0)
+    return Space(1, state.memory_limit if bytes_ is None else bytes_)
+
+
+def _taken(state: State, run: Run) -> Space:
+    return _space(state, run.room_bytes)
+
+
+def _capacity(state: State) -> Space:
+    return Space(
+        state.max_loaded, float("inf") if state.memory_limit is None else state.memory_limit
+    )
+
+
+def _sum(spaces: Iterable[Space]) -> Space:
+    total = NOTHING
+    for space in spaces:
+        total += space
+    return total
+
+
+def room_left(state: State) -> Space:
+    """Return what is free now; negative when limits were lowered below what is loaded."""
+    return _capacity(state) - _sum(_taken(state, run) for run in state.holding())
+
+
+def lru_order(state: State, observed: Observed) -> tuple[int, ...]:
+    """Return ready and draining runs, least recently used first, as observed."""
+    at = {run: place for place, run in enumerate(state.lru)}
+
+    def key(run: int) -> tuple[float, int]:
+        seen = observed.usage.get(run)
+        return (seen.used_at if seen else float("-inf"), at[run])
+
+    return tuple(sorted(state.lru, key=key))
+
+
+def could_ever_fit(state: State, name: str, without: frozenset[int] = frozenset()) -> bool:
+    """Tell whether room could be made if every lease but those of the runs `without` ended.
+
+    Pins and what could not be stopped stay where they are.
+    """
+    fixed = [r for r in state.holding() if r.run in without or _immovable(state, r)]
+    left = _capacity(state) - _sum(_taken(state, r) for r in fixed)
+    return left.holds(_need(state, name))
+
+
+def _immovable(state: State, run: Run) -> bool:
+    if run.stage is Stage.STOP_FAILED:
+        return True
+    return state.models[run.model].pinned and run.stage is not Stage.STOPPING
+
+
+def who_holds(state: State) -> tuple[str, ...]:
+    """Return the runs that never give way, with why."""
+    return tuple(
+        f"{run.model} ({'could not be stopped' if run.stage is Stage.STOP_FAILED else 'pinned'})"
+        for run in state.holding()
+        if _immovable(state, run)
+    )
+
+
+# --- the pass ---
+
+
+class _Pass:
+    def __init__(self, draft: Draft, observed: Observed) -> None:
+        self.draft = draft
+        self.observed = observed
+        self.outcome = Outcome()
+        self.order = lru_order(draft.state, observed)
+        self.wanted: set[int] = set()  # runs whose drain for room still has a reason
+        self.noted = False
+
+    @property
+    def state(self) -> State:
+        return self.draft.state
+
+    def run(self) -> Outcome:
+        state = self.state
+        real = room_left(state)
+        coming = _sum(_taken(state, r) for r in state.in_stage(Stage.STOPPING))
+        over = not (real + coming).holds(NOTHING)
+        if over:
+            self._converge(NOTHING - (real + coming))
+        else:
+            self._admit(real, real + coming)
+        self._undo_drains()
+        return self.outcome
+
+    def _admit(self, real: Space, virtual: Space) -> None:
+        for number in self._fitting():
+            run = self.state.runs[number]
+            need = _need(self.state, run.model)
+            if virtual.holds(need):
+                if real.holds(need) and not self._reserve(run):
+                    return
+            else:
+                made = self._make_room(run, need - virtual)
+                if made is None:
+                    return
+                virtual += made
+            real, virtual = real - need, virtual - need
+
+    def _fitting(self) -> list[int]:
+        """Return the queue without those that have to wait for their model's former run."""
+        fitting: list[int] = []
+        for number in self.state.queue:
+            name = self.state.runs[number].model
+            if self.state.models[name].run != number:
+                continue
+            if could_ever_fit(self.state, name):
+                fitting.append(number)
+            else:
+                self.outcome.refused.append(NoRoom(number, "room", who_holds(self.state)))
+        return fitting
+
+    def _reserve(self, run: Run) -> bool:
+        wanted = self.state.models[run.model].spec.ports
+        ports = self._free_ports(wanted, run)
+        if len(ports) < wanted:
+            if not any(self.state.in_stage(Stage.STOPPING)):
+                self.outcome.refused.append(NoRoom(run.run, "ports", _port_holders(self.state)))
+            return False
+        self.draft.emit(
+            ev.RunReserved(
+                model=run.model,
+                run=run.run,
+                port=ports[0],
+                more_ports=tuple(ports[1:]),
+                room_bytes=need_bytes(self.state, run.model),
+                displaced=run.displaced,
+            )
+        )
+        return True
+
+    def _free_ports(self, wanted: int, run: Run) -> list[int]:
+        ports: list[int] = []
+        for port in tuple(self.state.free):
+            if len(ports) == wanted:
+                break
+            blocked = self.observed.blocked(port)
+            if blocked is None:
+                ports.append(port)
+            else:
+                self.draft.emit(blocked, run.last_seq)
+        return ports
+
+    def _make_room(self, run: Run, deficit: Space) -> Space | None:
+        """Evict for a queue entry and return the room that is coming, or drain and return None."""
+        if run.run in self.observed.immobile:
+            return None
+        skipped: list[tuple[int, str]] = []
+        able = [r for r in self.order if self._able(r, run.run, skipped)]
+        idle = [r for r in able if self._leases(r) == 0]
+        chosen = self._enough(idle, deficit)
+        why: Why = "room" if deficit.slots > 0 else "memory"
+        if chosen is not None:
+            for victim in chosen:
+                self.evict(victim, run, why, skipped, stop=True)
+            return _sum(_taken(self.state, self.state.runs[v]) for v in chosen)
+        leased = [r for r in able if self._leases(r) > 0 and not self._spared(r, run.run, skipped)]
+        # Those that drain for it already come first, else the choice would hop about with use.
+        leased.sort(key=lambda r: self.state.runs[r].for_run != run.run)
+        chosen = self._enough(idle + leased, deficit)
+        for victim in chosen or ():
+            self.wanted.add(victim)
+            self.evict(victim, run, why, skipped, stop=False)
+        return None
+
+    def _able(self, number: int, entry: int, skipped: list[tuple[int, str]]) -> bool:
+        run = self.state.runs[number]
+        if run.stage not in (Stage.READY, Stage.DRAINING):
+            return False
+        reason = self._unable(run, entry)
+        if reason:
+            skipped.append((number, reason))
+        return not reason
+
+    def _unable(self, run: Run, entry: int) -> str:
+        if run.stage is Stage.DRAINING and run.reason not in FOR_ROOM:
+            return f"drains already ({run.reason})"
+        if self.state.models[run.model].pinned:
+            return "pinned"
+        if run.run in self.observed.kept.get(entry, frozenset()):
+            return "kept for an older request"
+        seen = self.observed.usage.get(run.run)
+        if seen is None:
+            return "not observed"
+        old_enough = seen.ready_at + self.state.min_residency_s
+        if self.observed.now < old_enough:
+            self.outcome.look_again(old_enough)
+            return "younger than min_residency_s"
+        return ""
+
+    def _leases(self, number: int) -> int:
+        return self.observed.usage[number].leases
+
+    def _spared(self, number: int, entry: int, skipped: list[tuple[int, str]]) -> bool:
+        if (number, entry) not in self.observed.spared:
+            return False
+        skipped.append((number, "its drain for this request was undone"))
+        return True
+
+    def _enough(self, candidates: list[int], deficit: Space) -> list[int] | None:
+        """Return the first candidates that cover the deficit, without those not needed."""
+        chosen: list[int] = []
+        rest = deficit
+        for number in candidates:
+            if NOTHING.holds(rest):
+                break
+            chosen.append(number)
+            rest -= _taken(self.state, self.state.runs[number])
+        if not NOTHING.holds(rest):
+            return None
+        for number in tuple(chosen):
+            without = rest + _taken(self.state, self.state.runs[number])
+            if NOTHING.holds(without):
+                chosen.remove(number)
+                rest = without
+        return chosen
+
+    def evict(
+        self,
+        number: int,
+        entry: Run | None,
+        why: Why,
+        skipped: list[tuple[int, str]],
+        *,
+        stop: bool,
+    ) -> None:
+        run = self.state.runs[number]
+        for_run = entry.run if entry is not None else None
+        if run.stage is Stage.READY or run.for_run != for_run:
+            self._note_usage()
+            if run.stage is Stage.DRAINING:
+                self.draft.emit(
+                    ev.RunReopened(model=run.model, run=number, reason="wanted by another request")
+                )
+            self.draft.emit(
+                ev.RunEvicting(
+                    model=run.model,
+                    run=number,
+                    reason=why,
+                    for_run=for_run,
+                    for_model=entry.model if entry is not None else None,
+                    leases=self._leases(number),
+                    order=self.order,
+                    skipped=tuple(skipped),
+                ),
+                entry.last_seq if entry is not None else None,
+            )
+        if stop:
+            self.draft.emit(
+                ev.RunStopping(
+                    model=run.model,
+                    run=number,
+                    reason=why,
+                    stop_timeout_s=self.state.models[run.model].spec.stop_timeout_s,
+                )
+            )
+
+    def _note_usage(self) -> None:
+        if not self.noted:
+            note_usage(self.draft, self.observed)
+        self.noted = True
+
+    def _converge(self, deficit: Space) -> None:
+        """Over the limits: evict the idle, drain the leased, oldest first."""
+        skipped: list[tuple[int, str]] = []
+        able = [r for r in self.order if self._able(r, 0, skipped)]
+        idle = [r for r in able if self._leases(r) == 0]
+        leased = [r for r in able if self._leases(r) > 0]
+        leased.sort(key=lambda r: self.state.runs[r].stage is not Stage.DRAINING)
+        rest = deficit
+        for number in idle + leased:
+            if NOTHING.holds(rest):
+                break
+            rest -= _taken(self.state, self.state.runs[number])
+            self.wanted.add(number)
+            self.evict(number, None, "limits", skipped, stop=number in idle)
+
+    def _undo_drains(self) -> None:
+        for run in tuple(self.state.in_stage(Stage.DRAINING)):
+            if run.reason in FOR_ROOM and run.run not in self.wanted:
+                gone = run.for_run not in self.state.runs
+                reason = "the request left" if gone else "room was found elsewhere"
+                self.draft.emit(ev.RunReopened(model=run.model, run=run.run, reason=reason))
+
+
+def _port_holders(state: State) -> tuple[str, ...]:
+    return tuple(f"{state.runs[run].model} ({port})" for port, run in sorted(state.held.items()))
+
+
+def schedule(draft: Draft, observed: Observed) -> Outcome:
+    """Make one pass over the queue, emitting what it decides."""
+    return _Pass(draft, observed).run()
+
+
+def note_usage(draft: Draft, observed: Observed) -> bool:
+    """Fold the observed order and lease counts into the log, when they are not there yet."""
+    order = lru_order(draft.state, observed)
+    leases: list[tuple[int, int]] = []
+    for run in order:
+        seen = observed.usage.get(run)
+        since = seen.granted - draft.state.runs[run].leases if seen else 0
+        if since > 0:
+            leases.append((run, since))
+    if order == draft.state.lru and not leases:
+        return False
+    draft.emit(ev.UsageNoted(order=order, leases=tuple(leases)))
+    return True
+
+
+def expire(draft: Draft, number: int, observed: Observed) -> bool:
+    """Evict an idle run whose `ttl_s` has passed."""
+    run = draft.run(number)
+    if run is None or run.stage is not Stage.READY or observed.usage[number].leases:
+        return False
+    _Pass(draft, observed).evict(number, None, "idle", [], stop=True)
+    return True
+
+
+def check_room(state: State) -> bool:
+    """Tell whether what is loaded is within the limits."""
+    return room_left(state).holds(NOTHING)

@@ -1,0 +1,66 @@
+"""A state as JSON-ready data and back; a cache, never a source."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from moorage.core.codec import frozen
+from moorage.core.lifecycle import Stage
+from moorage.core.state import Failure, Model, Run, State
+from moorage.spec import spec_from_data
+
+_PLAIN = ("log_id", "seq", "at", "next_run", "open", "owner", "max_loaded", "memory_limit")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+
+
+def state_to_data(state: State) -> dict[str, Any]:
+    """Return a state as JSON-ready data; `state_from_data` gives an equal one back."""
+    data = {name: getattr(state, name) for name in (*_PLAIN, "min_residency_s", "pool")}
+    return data | {
+        "models": [
+            _fields(model)
+            | {"spec": model.spec.to_data(), "last": _fields(model.last) if model.last else None}
+            for model in state.models.values()
+        ],
+        "names": state.names,
+        "runs": [_fields(run) for run in state.runs.values()],
+        "lru": state.lru,
+        "queue": state.queue,
+        "free": list(state.free),
+        "held": list(state.held.items()),
+    }
+
+
+def _model(data: Mapping[str, Any]) -> Model:
+    values = {name: frozen(value) for name, value in data.items() if name not in ("spec", "last")}
+    last = data["last"]
+    failure = Failure(**{k: frozen(v) for k, v in last.items()}) if last else None
+    return Model(**values, spec=spec_from_data(data["spec"]), last=failure)
+
+
+def _run(data: Mapping[str, Any]) -> Run:
+    values = {name: frozen(value) for name, value in data.items()}
+    return Run(**(values | {"stage": Stage(values["stage"])}))
+
+
+def state_from_data(data: Mapping[str, Any]) -> State:
+    """Rebuild a state; raises KeyError, TypeError or ValueError for data that does not fit."""
+    models = [_model(item) for item in data["models"]]
+    runs = [_run(item) for item in data["runs"]]
+    return State(
+        **{name: data[name] for name in _PLAIN},
+        min_residency_s=data["min_residency_s"],
+        pool=frozen(data["pool"]),
+        models={model.name: model for model in models},
+        names=dict(data["names"]),
+        runs={run.run: run for run in runs},
+        lru=tuple(data["lru"]),
+        queue=tuple(data["queue"]),
+        free=dict.fromkeys(data["free"]),
+        held={port: run for port, run in data["held"]},
+    )
