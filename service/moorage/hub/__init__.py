@@ -1,0 +1,1 @@
+"""Model files from the Hugging Face hub."""
