@@ -1,0 +1,101 @@
+"""The state folder and what lies in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from moorage.errors import StateError
+
+# Whatever SQLite may put beside a database.
+_COMPANIONS = ("-wal", "-shm", "-journal")
+
+
+@dataclass(frozen=True, slots=True)
+class StateFiles:
+    """Paths of one state folder; none needs to exist."""
+
+    folder: Path
+
+    @property
+    def database(self) -> Path:
+        """The event log."""
+        return self.folder / "moorage.db"
+
+    @property
+    def lock(self) -> Path:
+        """The side file that the owner holds an flock on; names the owner."""
+        return self.folder / "moorage.lock"
+
+    @property
+    def head(self) -> Path:
+        """The last seq and hash, kept apart from the database so that a cut tail shows."""
+        return self.folder / "moorage.head"
+
+    @property
+    def cuts(self) -> Path:
+        """One line for each time the database was found shorter than, or unlike, its head file."""
+        return self.folder / "moorage.cuts"
+
+
+def companions(database: Path) -> tuple[Path, ...]:
+    """Return the paths of the -wal, -shm and -journal of a database."""
+    return tuple(database.with_name(database.name + suffix) for suffix in _COMPANIONS)
+
+
+def make_folder(folder: Path) -> tuple[Path, ...]:
+    """Make a state folder of mode 0700 where there is none; return the folders made, inner first.
+
+    Raises StateError when it is a file, of another user or not usable by this one.
+    """
+    try:
+        made = _make_missing(folder)
+        _check_folder(folder)
+    except OSError as error:
+        raise StateError(str(folder), f"no usable state folder: {error.strerror}") from error
+    return made
+
+
+def remove_folders(folders: tuple[Path, ...]) -> None:
+    """Remove folders that were just made, as far as nobody has put anything into them."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return  # someone else uses it by now, and then it has to stay
+
+
+def check_owner(path: Path) -> None:
+    """Raise StateError when an existing path belongs to another user."""
+    owner = path.stat().st_uid
+    if owner != os.geteuid():
+        raise StateError(
+            str(path),
+            f"belongs to user {owner} and not to this one ({os.geteuid()}); "
+            "run as that user, or name another state folder",
+        )
+
+
+def _make_missing(folder: Path) -> tuple[Path, ...]:
+    made: list[Path] = []
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        for path in reversed(missing):
+            path.mkdir(mode=0o700, exist_ok=True)
+            made.insert(0, path)
+    except OSError:
+        remove_folders(tuple(made))
+        raise
+    return tuple(made)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise StateError(str(folder), "is a file; a state is a folder")
+    check_owner(folder)
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=_BY_EFFECTIVE_USER):
+        raise StateError(str(folder), "cannot be read and written by this user")
+
+
+_BY_EFFECTIVE_USER = os.access in os.supports_effective_ids

@@ -1,0 +1,77 @@
+"""The head of the log kept beside its database, so that a tail that was cut off shows."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+_logger = logging.getLogger(__name__)
+
+_SEQ_DIGITS = 20
+_LINE_BYTES = _SEQ_DIGITS + 1 + 64 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A place in the log: the last row's seq and hash."""
+
+    seq: int
+    hash: str
+
+
+class HeadFile:
+    """One line of fixed width, written over after every commit and synced by nobody.
+
+    After a crash it may be behind the database, and never ahead of what was acknowledged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._failed = False
+
+    def write(self, head: Head) -> None:
+        """Write the head. A failure is logged once and costs a warning, not an event."""
+        line = f"{head.seq:0{_SEQ_DIGITS}d} {head.hash}\n".encode("ascii")
+        try:
+            os.pwrite(self._file, line, 0)
+        except OSError as error:
+            if not self._failed:
+                _logger.warning("%s cannot be written: %s", self._path, error.strerror)
+            self._failed = True
+        else:
+            self._failed = False
+
+    def close(self) -> None:
+        """Close the file. Call once."""
+        os.close(self._file)
+
+
+def read_head(path: Path) -> Head | None:
+    """Return what a head file says, None when there is none or its line is torn."""
+    try:
+        line = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    seq, _, digest = line.rstrip(b"\n").partition(b" ")
+    if len(line) != _LINE_BYTES or not seq.isdigit():
+        return None
+    return Head(int(seq), digest.decode("ascii", errors="replace"))
+
+
+def note_cut(path: Path, expected: Head, found: Head) -> None:
+    """Add a line that the database no longer has the head it had; the log goes on from `found`."""
+    at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    line = f"{at} expected {expected.seq} {expected.hash} found {found.seq} {found.hash}\n"
+    _logger.warning(
+        "%s: the log had row %d, now it ends at row %d or differs there; it was cut, or replaced "
+        "by an older copy",
+        path.parent,
+        expected.seq,
+        found.seq,
+    )
+    with path.open("a", encoding="ascii") as file:
+        file.write(line)

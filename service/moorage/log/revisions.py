@@ -1,0 +1,83 @@
+"""The schema's revisions, on an open connection."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+import moorage
+from moorage.errors import NewerSchemaError, NotALogError
+from moorage.log.schema import APPLICATION_ID, log
+
+# Alembic keeps the context of the running migration in a global.
+_one_at_a_time = threading.Lock()
+
+
+def revision(connection: sa.Connection, database: Path) -> str | None:
+    """Return a database's revision, None for one that holds nothing yet.
+
+    Raises NotALogError for another program's database. Ends the transaction it reads in.
+    """
+    with connection.begin():
+        owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+        if owner == APPLICATION_ID:
+            return MigrationContext.configure(connection).get_current_revision()
+        if owner or connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first():
+            raise NotALogError(str(database), "is a database of another program")
+    return None
+
+
+def check_known(found: str | None, database: Path) -> None:
+    """Raise NewerSchemaError for a revision that this program does not have."""
+    if found is not None and found not in _known():
+        raise NewerSchemaError(
+            str(database),
+            f"has schema {found}, this program knows up to {head()}; upgrade the program",
+        )
+
+
+def head() -> str:
+    """Return the newest revision this program knows."""
+    return _known()[0]
+
+
+def upgrade(connection: sa.Connection) -> None:
+    """Bring a database to this program's schema in one transaction, or leave it as it was."""
+    with _one_at_a_time, connection.begin():
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def log_id(connection: sa.Connection) -> str:
+    """Return the id of the log; its schema must be there."""
+    with connection.begin():
+        found: str = connection.execute(sa.select(log.c.log_id)).scalar_one()
+    return found
+
+
+@cache
+def _known() -> tuple[str, ...]:
+    """Return all revisions of this program, newest first."""
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return tuple(script.revision for script in scripts)
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _scripts() -> Path:
+    package = Path(moorage.__path__[0])
+    shipped = package / "_migrations"
+    return shipped if shipped.is_dir() else package.parents[1] / "migrations"

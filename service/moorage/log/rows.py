@@ -1,0 +1,86 @@
+"""Entries to and from rows of the table `events`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from moorage.core import chain, codec
+from moorage.core.events import Entry
+from moorage.errors import CorruptLogError
+
+_text = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+).encode
+_ascii = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
+class Row(NamedTuple):
+    """One row as it is stored; `data` is JSON text."""
+
+    seq: int
+    at: str
+    kind: str
+    version: int
+    model: str | None
+    run: int | None
+    port: int | None
+    pid: int | None
+    cause: int | None
+    data: str
+    hash: str
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """Return compact JSON with sorted keys. Raises ValueError for a number that is not finite.
+
+    Lone surrogates, which UTF-8 cannot hold, are escaped and come back as they were.
+    """
+    text = _text(value)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _ascii(value)
+    return text
+
+
+def to_row(entry: Entry, previous: str) -> Row:
+    """Return the row of an entry that follows the row with hash `previous`."""
+    event = entry.event
+    columns, data = codec.encode(event)
+    fields = (
+        entry.seq,
+        entry.at,
+        event.kind,
+        event.version,
+        columns["model"],
+        columns["run"],
+        columns["port"],
+        columns["pid"],
+        entry.cause,
+        to_json(data),
+    )
+    return Row(*fields, chain.link(previous, fields))
+
+
+def to_entry(row: Row, path: Path | str) -> Entry:
+    """Return the entry of a row. Raises CorruptLogError when it cannot be understood."""
+    seq, at, kind, version, model, run, port, pid, cause, data, _hash = row
+    columns = {"model": model, "run": run, "port": port, "pid": pid}
+    try:
+        event = codec.decode(kind, version, columns, to_object(data))
+    except (ValueError, LookupError) as error:
+        raise CorruptLogError(str(path), seq, str(error)) from error
+    return Entry(seq, at, cause, event)
+
+
+def to_object(text: str) -> dict[str, Any]:
+    """Return the JSON object in `text`. Raises ValueError when it is none."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("the data is no JSON object")  # noqa: TRY004 - of the text, not of a type
+    return cast("dict[str, Any]", value)

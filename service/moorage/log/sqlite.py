@@ -1,0 +1,281 @@
+"""The event log of the owner: one writing connection, one transaction an append."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from moorage.core import chain
+from moorage.core.events import Entry
+from moorage.errors import CorruptLogError, ForkedError, StateError
+from moorage.log import engine, faults
+from moorage.log.files import StateFiles, check_owner, companions, make_folder, remove_folders
+from moorage.log.head import Head, HeadFile, note_cut, read_head
+from moorage.log.lock import StateLock
+from moorage.log.rows import Row, to_entry, to_json, to_object, to_row
+from moorage.log.schema import events, snapshots
+from moorage.log.writer import Writer, WriterOptions
+from moorage.protocols import Snapshot
+
+_PAGE_ROWS = 1000
+_SNAPSHOTS_KEPT = 2
+
+_INSERT = engine.compiled(events.insert())
+_PAGE = engine.compiled(
+    sa.select(*events.c)
+    .where(events.c.seq > sa.bindparam("after"), events.c.seq <= sa.bindparam("until"))
+    .order_by(events.c.seq)
+)
+_LAST = engine.compiled(
+    sa.select(events.c.seq, events.c.hash).where(
+        events.c.seq == sa.select(sa.func.max(events.c.seq)).scalar_subquery()
+    )
+)
+_HASH = engine.compiled(sa.select(events.c.hash).where(events.c.seq == sa.bindparam("seq")))
+_SNAPSHOT_INSERT = engine.compiled(snapshots.insert().prefix_with("OR REPLACE"))
+_SNAPSHOT_NEWEST = engine.compiled(
+    sa.select(snapshots.c.seq, snapshots.c.state)
+    .join(events, (events.c.seq == snapshots.c.seq) & (events.c.hash == snapshots.c.hash))
+    .where(snapshots.c.fold_version == sa.bindparam("fold_version"))
+    .order_by(snapshots.c.seq.desc())
+)
+_SNAPSHOT_PRUNE = (
+    "DELETE FROM snapshots WHERE fold_version <> ?"
+    " OR seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
+)
+
+
+class SqliteLog:
+    """An EventLog in a state folder that this process owns. Open it with `open`."""
+
+    def __init__(self, files: StateFiles, lock: StateLock, writer: Writer) -> None:
+        self._files = files
+        self._lock = lock
+        self._writer = writer
+        self._pid = os.getpid()
+        self._closed = False
+        self._unsure = False  # whether the last transaction is on the disk
+        self._log_id = writer.log_id
+        self._head = self._last()
+        self._check_head_file()
+        self._head_file = HeadFile(files.head)
+        self._head_file.write(self._head)
+
+    @classmethod
+    def open(
+        cls,
+        state: Path,
+        *,
+        wait_s: float = 0.0,
+        owner_note: str = "",
+        synchronous: engine.Synchronous = "FULL",
+        busy_timeout_s: float = 0.5,
+    ) -> Self:
+        """Take the log of a state folder, making or upgrading it where needed.
+
+        `wait_s` waits for another owner to leave; `owner_note` is shown to who is refused because
+        of us; `busy_timeout_s` is how long an append waits for a foreign lock on the database.
+        Raises StateInUseError, another StateError, or LogUnavailableError when the disk is full;
+        then nothing new is left behind.
+        """
+        folder = state.expanduser().absolute()
+        made = make_folder(folder)
+        files = StateFiles(folder)
+        lock = StateLock(files.lock, wait_s=wait_s, note=owner_note)
+        try:
+            lock.acquire()
+            return cls._open_locked(files, lock, WriterOptions(synchronous, busy_timeout_s))
+        except BaseException:
+            remove_folders(made)
+            raise
+
+    @classmethod
+    def _open_locked(cls, files: StateFiles, lock: StateLock, options: WriterOptions) -> Self:
+        existed = files.database.exists()
+        try:
+            _check_database(files.database)
+            writer = Writer(files.database, options, lock.claim)
+            try:
+                return cls(files, lock, writer)
+            except BaseException:
+                writer.give_up()
+                raise
+        except BaseException as error:
+            if not existed:
+                _remove_new(files)
+            lock.release(discard=True)
+            if isinstance(error, sqlite3.Error | DBAPIError):
+                raise faults.on_open(files.database, error) from error
+            if isinstance(error, OSError):
+                raise StateError(str(files.folder), f"cannot be used: {error}") from error
+            raise
+
+    @property
+    def log_id(self) -> str:
+        """The id given when the log was created."""
+        return self._log_id
+
+    @property
+    def path(self) -> str:
+        """The database's path."""
+        return str(self._files.database)
+
+    @property
+    def head(self) -> int:
+        """The seq of the last durable entry."""
+        return self._head.seq
+
+    def append(self, entries: Sequence[Entry], *, snapshot: Snapshot | None = None) -> None:
+        """Write all entries in one durable transaction, or none; see EventLog."""
+        self._check_usable()
+        rows = self._rows_of(entries)
+        head = Head(rows[-1].seq, rows[-1].hash) if rows else self._head
+        try:
+            self._writer.check_in_place()
+            written = self._settle(head)
+            if snapshot is not None or not (written or head == self._head):
+                self._write([] if written else rows, snapshot)
+        except (sqlite3.Error, DBAPIError) as error:
+            if faults.needs_reopening(error):
+                self._writer.give_up()
+            raise faults.on_append(self._files.database, error) from error
+        self._head = head
+        self._head_file.write(head)
+
+    def read(self, after: int = 0, *, limit: int | None = None) -> Iterator[Entry]:
+        """Yield durable entries in order, page by page; see EventLog."""
+        last = after + limit if limit is not None else None
+        while after < (until := min(last or self.head, self.head, after + _PAGE_ROWS)):
+            for row in self._page(after, until):
+                after += 1
+                if row[0] != after:
+                    break
+                yield to_entry(Row._make(row), self.path)
+            if after != until:
+                raise CorruptLogError(self.path, after, "is missing")
+
+    def snapshot(self, fold_version: int) -> Snapshot | None:
+        """Return the newest readable snapshot of this fold version that fits the log."""
+        self._check_usable()
+        for seq, state in self._writer.execute(_SNAPSHOT_NEWEST, (fold_version,)):
+            try:
+                return Snapshot(seq, fold_version, to_object(state))
+            except ValueError:
+                continue  # a cache that cannot be read is no cache: try the older one
+        return None
+
+    def close(self) -> None:
+        """Checkpoint and release the locks. Idempotent; in a forked child it does nothing."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        try:
+            self._writer.checkpoint()
+        finally:
+            self._writer.give_up()
+            self._head_file.close()
+            self._lock.release()
+
+    # --- appending ---
+
+    def _rows_of(self, entries: Sequence[Entry]) -> list[Row]:
+        rows: list[Row] = []
+        seq, previous = self._head.seq, self._head.hash
+        for entry in entries:
+            seq += 1
+            if entry.seq != seq:
+                raise RuntimeError(f"{self.path}: append of row {entry.seq}, the next is {seq}")
+            row = to_row(entry, previous)
+            previous = row.hash
+            rows.append(row)
+        return rows
+
+    def _settle(self, head: Head) -> bool:
+        """After a failed append, find out what it left; True when it had written up to `head`.
+
+        A commit whose sync failed may be whole on the disk. The caller then appends the same
+        entries again, and they are there already.
+        """
+        if not self._unsure:
+            return False
+        found = self._last()
+        if found not in (self._head, head):
+            raise RuntimeError(f"{self.path}: the head is {found.seq}, not {self._head.seq}")
+        self._unsure = False
+        return found == head != self._head
+
+    def _write(self, rows: list[Row], snapshot: Snapshot | None) -> None:
+        database = self._writer.database()
+        self._unsure = True
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            if rows:
+                database.executemany(_INSERT, rows)
+            if snapshot is not None:
+                self._write_snapshot(database, snapshot)
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
+        self._unsure = False
+
+    def _write_snapshot(self, database: sqlite3.Connection, snapshot: Snapshot) -> None:
+        found = database.execute(_HASH, (snapshot.seq,)).fetchone()
+        if found is None:
+            raise RuntimeError(f"{self.path}: a snapshot of row {snapshot.seq}, which is not there")
+        row = (snapshot.seq, found[0], snapshot.fold_version, to_json(snapshot.state))
+        database.execute(_SNAPSHOT_INSERT, row)
+        database.execute(_SNAPSHOT_PRUNE, (snapshot.fold_version, _SNAPSHOTS_KEPT))
+
+    # --- reading ---
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError
+        if self._closed:
+            raise RuntimeError(f"{self.path}: the log is closed")
+
+    def _check_head_file(self) -> None:
+        expected = read_head(self._files.head)
+        if expected is None:
+            return
+        found = self._writer.execute(_HASH, (expected.seq,))
+        if (found[0][0] if found else self._genesis) != expected.hash:
+            note_cut(self._files.cuts, expected, self._head)
+
+    def _page(self, after: int, until: int) -> list[tuple[Any, ...]]:
+        self._check_usable()
+        try:
+            return self._writer.execute(_PAGE, (after, until))
+        except (sqlite3.Error, DBAPIError) as error:
+            raise faults.on_open(self._files.database, error) from error
+
+    def _last(self) -> Head:
+        last = self._writer.execute(_LAST)
+        return Head(*last[0]) if last else Head(0, self._genesis)
+
+    @property
+    def _genesis(self) -> str:
+        return chain.genesis(self._log_id)
+
+
+def _check_database(database: Path) -> None:
+    if not database.exists():
+        return
+    if not database.is_file():
+        raise StateError(str(database), "is no file")
+    check_owner(database)
+    if not os.access(database, os.R_OK | os.W_OK):
+        raise StateError(str(database), "cannot be read and written by this user")
+
+
+def _remove_new(files: StateFiles) -> None:
+    for path in (files.database, *companions(files.database), files.head):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,133 @@
+"""The owner's connection: opened, kept where its files are, and opened anew when it broke."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from moorage.errors import LogUnavailableError, StateError
+from moorage.log import engine, revisions
+from moorage.log.files import companions
+
+_logger = logging.getLogger(__name__)
+
+_Identity = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """How durable a commit is, and how long it waits for a foreign lock on the database."""
+
+    synchronous: engine.Synchronous
+    busy_timeout_s: float
+
+
+class Writer:
+    """The one writing connection of a log.
+
+    `claim` is given the log's id before anything is written to a log that exists. Raises our
+    errors, or those of the driver and SQLAlchemy for the caller to translate.
+    """
+
+    def __init__(
+        self, database: Path, options: WriterOptions, claim: Callable[[str], None]
+    ) -> None:
+        self._path = database
+        self._options = options
+        self._wal, self._shm, _ = companions(database)
+        self._connection: sa.Connection | None = None
+        self.log_id = self._open(claim)
+        self._place = _identity(database)
+        self._beside = self._look_beside()
+
+    def execute(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement and fetch all of it: an open one would hold back every checkpoint."""
+        return self.database().execute(statement, parameters).fetchall()
+
+    def database(self) -> sqlite3.Connection:
+        """Return the driver's connection, opened anew where the last one was given up."""
+        if self._connection is None:
+            self._connection = self._connect("rw")
+            engine.prepare_writer(
+                engine.driver_connection(self._connection), self._options.synchronous
+            )
+            self._beside = self._look_beside()
+        return engine.driver_connection(self._connection)
+
+    def check_in_place(self) -> None:
+        """Notice files that were taken away: SQLite would go on writing to what nobody can open.
+
+        Raises LogUnavailableError when it is the database. A lost -wal or -shm is made good: what
+        it held is still open here and goes into the database, and new ones are begun.
+        """
+        if _identity(self._path) != self._place:
+            raise LogUnavailableError(
+                str(self._path), "the database was moved, replaced or deleted while it was open"
+            )
+        if self._connection is not None and self._look_beside() != self._beside:
+            self.checkpoint()
+            self.give_up()
+
+    def checkpoint(self) -> None:
+        """Bring the -wal into the database as far as readers allow; what stays is safe there."""
+        try:
+            self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except (sqlite3.Error, DBAPIError) as error:
+            _logger.warning("%s: the -wal stays, no checkpoint: %s", self._path, error)
+
+    def give_up(self) -> None:
+        """Close the connection; the next use opens another."""
+        if self._connection is not None:
+            engine.disconnect(self._connection)
+            self._connection = None
+
+    def _open(self, claim: Callable[[str], None]) -> str:
+        connection = self._connect("rwc")
+        try:
+            found = revisions.revision(connection, self._path)
+            if found is not None:
+                revisions.check_known(found, self._path)
+                claim(revisions.log_id(connection))
+            self._prepare(connection)
+            if found != revisions.head():
+                revisions.upgrade(connection)
+            log_id = revisions.log_id(connection)
+            if found is None:
+                claim(log_id)
+        except BaseException:
+            engine.disconnect(connection)
+            raise
+        self._connection = connection
+        return log_id
+
+    def _connect(self, mode: Literal["rw", "rwc"]) -> sa.Connection:
+        return engine.connect_writer(
+            self._path, mode=mode, busy_timeout_s=self._options.busy_timeout_s
+        )
+
+    def _prepare(self, connection: sa.Connection) -> None:
+        database = engine.driver_connection(connection)
+        mode = engine.prepare_writer(database, self._options.synchronous)
+        if mode != "wal":
+            raise StateError(
+                str(self._path), f"this file system allows no -wal file (journal mode {mode})"
+            )
+
+    def _look_beside(self) -> tuple[_Identity | None, _Identity | None]:
+        return _identity(self._wal), _identity(self._shm)
+
+
+def _identity(path: Path) -> _Identity | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat, and on every append
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
