@@ -1,0 +1,1 @@
+"""The world of processes, ports, log files and time: all system calls of this kind are here."""

@@ -1,0 +1,180 @@
+"""Looks at ports: who has one, and when the server on it is ready."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from moorage.protocols import LOOPBACK, Flag, Listener, Readiness, ReadinessOrder
+from moorage.world import probing, sockets
+from moorage.world.processes import LocalProcesses
+from moorage.world.procfs import local_system
+from moorage.world.tree import Tree
+
+_FIRST_DELAY_S = 0.001
+_LAST_DELAY_S = 0.25
+_SHARE = 0.01  # of the time spent so far is the next delay: readiness is told 1 % late at most
+_REQUEST_S = 2.0
+_CERTAIN = 2  # looks that must agree before a stranger ends the run
+
+
+class LocalPorts:
+    """Ports of this machine. Any thread.
+
+    With `processes`, trees are known by what was remembered of them, too.
+    """
+
+    def __init__(self, processes: LocalProcesses | None = None) -> None:
+        self._processes = processes
+        self._system = local_system()
+
+    def stranger(self, port: int) -> Listener | None:
+        """Return who keeps us from binding 127.0.0.1:port now, None when it is free."""
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+            # As servers do: connections of a former server in TIME_WAIT are no obstacle.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except PermissionError:
+                return Listener(port, None, "(not permitted for this user)")
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return None
+        return self._describe(port)
+
+    def wait_ready(self, order: ReadinessOrder, cancelled: Flag) -> Readiness:
+        """Poll until ready, lost, timed out or cancelled. Blocks; `cancelled` ends it at once."""
+        if self._processes is not None:
+            tree = self._processes.tree(order.process)
+        else:
+            tree = Tree(self._system, order.process)
+        return _Wait(order, cancelled, tree, self).run()
+
+    def strangers_on(self, port: int, tree: Tree) -> list[int | None]:
+        """Return who, beyond the tree, gets connections to the port; None: not to be seen."""
+        listening = sockets.answering(port)
+        inodes = {s.inode for s in listening if s.inode}
+        missing = [s for s in listening if s.inode in inodes - self._held(inodes, tree)]
+        missing += [s for s in listening if s.pid and s.pid not in tree.remember()]
+        if not missing:
+            return []
+        seen = sockets.owners({s.inode for s in missing}, self._system.pids())
+        pids = [seen.get(s.inode, {s.pid}) for s in missing]
+        return [next(iter(found)) for found in pids]
+
+    def _held(self, inodes: set[int], tree: Tree) -> set[int]:
+        """Return which sockets the tree holds; looks at the whole system only when it must."""
+        held = set(sockets.owners(inodes, tree.remember()))
+        return held if held == inodes else set(sockets.owners(inodes, tree.scan().proved))
+
+    def describe(self, pid: int | None) -> str:
+        """Return words for a process."""
+        if pid is None:
+            return "a process that this user cannot see"
+        return f"pid {pid} ({self._system.command(pid) or 'gone'})"
+
+    def _describe(self, port: int) -> Listener:
+        listening = sockets.answering(port)
+        holders = sockets.owners({s.inode for s in listening if s.inode}, self._system.pids())
+        pids = {pid for found in holders.values() for pid in found}
+        pids |= {s.pid for s in listening if s.pid}
+        if not pids:
+            return Listener(port, None, "")
+        pid = min(pids)  # of a forked server the oldest, as a rule
+        return Listener(port, pid, self._system.command(pid))
+
+
+class _Wait:
+    """One wait for readiness; used by one thread."""
+
+    def __init__(
+        self, order: ReadinessOrder, cancelled: Flag, tree: Tree, ports: LocalPorts
+    ) -> None:
+        self._order = order
+        self._cancelled = cancelled
+        self._tree = tree
+        self._ports = ports
+        self._owned = False
+        self._doubts = 0
+        self._seen = "nobody listens"
+
+    def run(self) -> Readiness:
+        started = time.monotonic()
+        deadline = started + self._order.timeout_s
+        while not self._cancelled.is_set():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return Readiness("timeout", f"last seen: {self._seen}")
+            outcome = self._look(min(left, _REQUEST_S))
+            if outcome is not None:
+                return outcome
+            now = time.monotonic()
+            delay = min(max(_FIRST_DELAY_S, (now - started) * _SHARE), _LAST_DELAY_S)
+            self._cancelled.wait(max(0.0, min(delay, deadline - now)))
+        return Readiness("cancelled")
+
+    def _look(self, timeout_s: float) -> Readiness | None:
+        answer = probing.get(
+            self._order.port,
+            self._order.health_path,
+            timeout_s=timeout_s,
+            cancelled=self._cancelled,
+        )
+        self._seen = answer.seen
+        if not answer.connected or self._cancelled.is_set():
+            return None
+        ready = answer.status is not None and 200 <= answer.status < 300  # noqa: PLR2004
+        if self._order.owner_check and (ready or not self._owned):
+            lost = self._check_owner()
+            if lost is not None or not self._owned:
+                return lost
+        if not ready:
+            return None
+        return self._ready()
+
+    def _ready(self) -> Readiness | None:
+        self._tree.remember()
+        if self._order.process.identity is not None and not self._tree.leader_alive():
+            self._seen = "the server's first process has ended"
+            return None  # its end is told by the exit watcher, and cancels this
+        return Readiness("ready", self._seen)
+
+    def _check_owner(self) -> Readiness | None:
+        strangers = self._ports.strangers_on(self._order.port, self._tree)
+        self._owned = not strangers
+        self._doubts = self._doubts + 1 if strangers else 0
+        if self._doubts < _CERTAIN:
+            return None
+        names = ", ".join(self._ports.describe(pid) for pid in strangers)
+        return Readiness("lost", f"port {self._order.port} is answered by {names}")
+
+
+def pool_overlaps_ephemeral(ports: Iterable[int]) -> tuple[int, ...]:
+    """Return those ports that the kernel may hand to any outgoing connection."""
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+    except OSError:  # no Linux: the range IANA reserves for it, which macOS uses
+        text = "49152 65535"
+    low, high = map(int, text.split())
+    return tuple(port for port in ports if low <= port <= high)
+
+
+def unbindable(ports: Iterable[int]) -> tuple[int, ...]:
+    """Return those ports that this user may not bind."""
+    refused: list[int] = []
+    for port in ports:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except PermissionError:
+                refused.append(port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+    return tuple(refused)
