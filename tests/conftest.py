@@ -1,0 +1,46 @@
+"""What holds for every test: nothing is left behind, and a random failure can be repeated."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+from support import leaks
+
+# Two busy cores make a deadline fail by chance; the blob repeats a failure without the database.
+hypothesis.settings.register_profile("moorage", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("moorage")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def leak_check(tmp_path_factory: pytest.TempPathFactory) -> Iterator[leaks.LeakCheck]:
+    """Watch a TMPDIR of our own, and judge at the end what wider fixtures left behind."""
+    temp = tmp_path_factory.mktemp("TMPDIR")
+    session = os.environ.get(leaks.SESSION_VARIABLE) or uuid.uuid4().hex
+    check = leaks.LeakCheck(temp=temp, session=session)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(leaks.SESSION_VARIABLE, session)
+        patch.setenv("TMPDIR", str(temp))
+        patch.setattr(tempfile, "tempdir", str(temp))
+        before = check.look()
+        yield check
+        _fail_if_any(check.left_behind(before))
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(leak_check: leaks.LeakCheck) -> Iterator[None]:
+    """Fail a test that leaves an actor, thread, process, port, descriptor or file behind."""
+    before = leak_check.look()
+    yield
+    _fail_if_any(leak_check.left_behind(before))
+
+
+def _fail_if_any(found: tuple[leaks.Leak, ...]) -> None:
+    if found:
+        leaks.clear(found)
+        pytest.fail(leaks.describe(found), pytrace=False)
