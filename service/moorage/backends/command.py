@@ -80,7 +80,10 @@ def _fields(argument: str) -> Iterator[str]:
         if field is None:
             continue
         if form or conversion:
-            raise ConfigurationError(_SUBJECT, f"{argument!r}: only plain names can be filled in")
+            raise ConfigurationError(
+                _SUBJECT,
+                f"{argument!r}: only plain names can be filled in; double the braces of a literal",
+            )
         yield field
 
 
