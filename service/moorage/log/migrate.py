@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy.exc import DBAPIError
-
-from moorage.errors import StateError
-from moorage.log import engine, faults, revisions
-from moorage.log.files import StateFiles
+from moorage.log import revisions
+from moorage.log.reading import ReadConnection, find_database
 from moorage.log.sqlite import SqliteLog
 
 
@@ -17,17 +15,10 @@ def current(state: Path) -> tuple[str | None, str]:
 
     Raises StateError when there is no log, or it cannot be read.
     """
-    database = StateFiles(state).database
-    if not database.is_file():
-        raise StateError(str(state), "holds no event log")
-    try:
-        connection = engine.connect_reader(database)
-        try:
-            return revisions.revision(connection, database), revisions.head()
-        finally:
-            engine.disconnect(connection)
-    except DBAPIError as error:
-        raise faults.on_open(database, error) from error
+    database = find_database(state)
+    with closing(ReadConnection(database)) as connection:
+        found = connection.run(lambda reading: revisions.revision(reading, database))
+    return found, revisions.head()
 
 
 def upgrade(state: Path) -> str:

@@ -23,14 +23,13 @@ _one_at_a_time = threading.Lock()
 def revision(connection: sa.Connection, database: Path) -> str | None:
     """Return a database's revision, None for one that holds nothing yet.
 
-    Raises NotALogError for another program's database. Ends the transaction it reads in.
+    Raises NotALogError for another program's database. Needs a transaction.
     """
-    with connection.begin():
-        owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
-        if owner == APPLICATION_ID:
-            return MigrationContext.configure(connection).get_current_revision()
-        if owner or connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first():
-            raise NotALogError(str(database), "is a database of another program")
+    owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+    if owner == APPLICATION_ID:
+        return MigrationContext.configure(connection).get_current_revision()
+    if owner or connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first():
+        raise NotALogError(str(database), "is a database of another program")
     return None
 
 
@@ -57,9 +56,8 @@ def upgrade(connection: sa.Connection) -> None:
 
 
 def log_id(connection: sa.Connection) -> str:
-    """Return the id of the log; its schema must be there."""
-    with connection.begin():
-        found: str = connection.execute(sa.select(log.c.log_id)).scalar_one()
+    """Return the id of the log; its schema must be there. Needs a transaction."""
+    found: str = connection.execute(sa.select(log.c.log_id)).scalar_one()
     return found
 
 

@@ -99,7 +99,7 @@ class SqliteLog:
     def _open_locked(cls, files: StateFiles, lock: StateLock, options: WriterOptions) -> Self:
         existed = files.database.exists()
         try:
-            _check_database(files.database)
+            _prepare_database(files.database)
             writer = Writer(files.database, options, lock.claim)
             try:
                 return cls(files, lock, writer)
@@ -266,8 +266,10 @@ class SqliteLog:
         return chain.genesis(self._log_id)
 
 
-def _check_database(database: Path) -> None:
+def _prepare_database(database: Path) -> None:
     if not database.exists():
+        # Empty is as good as none for SQLite, which would give it the mode of our umask.
+        os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return
     if not database.is_file():
         raise StateError(str(database), "is no file")

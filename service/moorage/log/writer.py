@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from moorage.log.files import companions
 _logger = logging.getLogger(__name__)
 
 _Identity = tuple[int, int]
+
+_LOOK_BESIDE_S = 1.0  # a lost -wal costs events only when the owner dies as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,13 @@ class Writer:
     ) -> None:
         self._path = database
         self._options = options
-        self._wal, self._shm, _ = companions(database)
+        # As text, as they are looked at before every append.
+        self._watched, self._wal, self._shm, _ = map(str, (database, *companions(database)))
         self._connection: sa.Connection | None = None
         self.log_id = self._open(claim)
-        self._place = _identity(database)
+        self._place = _identity(self._watched)
         self._beside = self._look_beside()
+        self._next_look = 0.0
 
     def execute(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and fetch all of it: an open one would hold back every checkpoint."""
@@ -68,11 +73,15 @@ class Writer:
         Raises LogUnavailableError when it is the database. A lost -wal or -shm is made good: what
         it held is still open here and goes into the database, and new ones are begun.
         """
-        if _identity(self._path) != self._place:
+        if _identity(self._watched) != self._place:
             raise LogUnavailableError(
                 str(self._path), "the database was moved, replaced or deleted while it was open"
             )
-        if self._connection is not None and self._look_beside() != self._beside:
+        now = time.monotonic()
+        if self._connection is None or now < self._next_look:
+            return
+        self._next_look = now + _LOOK_BESIDE_S
+        if self._look_beside() != self._beside:
             self.checkpoint()
             self.give_up()
 
@@ -92,15 +101,18 @@ class Writer:
     def _open(self, claim: Callable[[str], None]) -> str:
         connection = self._connect("rwc")
         try:
-            found = revisions.revision(connection, self._path)
-            if found is not None:
+            with connection.begin():
+                found = revisions.revision(connection, self._path)
                 revisions.check_known(found, self._path)
-                claim(revisions.log_id(connection))
+                log_id = revisions.log_id(connection) if found is not None else None
+            if log_id is not None:
+                claim(log_id)
             self._prepare(connection)
             if found != revisions.head():
                 revisions.upgrade(connection)
-            log_id = revisions.log_id(connection)
-            if found is None:
+            if log_id is None:
+                with connection.begin():
+                    log_id = revisions.log_id(connection)
                 claim(log_id)
         except BaseException:
             engine.disconnect(connection)
@@ -125,9 +137,9 @@ class Writer:
         return _identity(self._wal), _identity(self._shm)
 
 
-def _identity(path: Path) -> _Identity | None:
+def _identity(path: str) -> _Identity | None:
     try:
-        status = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat, and on every append
+        status = os.stat(path)  # noqa: PTH116 - three times as fast as Path.stat
     except OSError:
         return None
     return status.st_dev, status.st_ino

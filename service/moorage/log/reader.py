@@ -1,0 +1,162 @@
+"""Reading a log without owning it: beside its owner, after it, on a copy, in a read-only folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import sqlalchemy as sa
+
+from moorage.core.events import Entry
+from moorage.errors import CorruptLogError, NotALogError, StateError
+from moorage.log import revisions
+from moorage.log.reading import ReadConnection, find_database
+from moorage.log.rows import Row, to_entry
+from moorage.log.schema import events
+from moorage.protocols import Flag
+
+_PAGE_ROWS = 1000
+_LAST_CHARACTER = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which events to read; None does not restrict.
+
+    `kind` is a kind such as `run.ready` or a beginning such as `run.` or `run`.
+    """
+
+    kind: str | None = None
+    model: str | None = None
+    run: int | None = None
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        """Return what a row has to meet."""
+        found: list[sa.ColumnElement[bool]] = []
+        if self.kind is not None:
+            found.append(events.c.kind.between(self.kind, self.kind + _LAST_CHARACTER))
+        if self.model is not None:
+            found.append(events.c.model == self.model)
+        if self.run is not None:
+            found.append(events.c.run == self.run)
+        return found
+
+
+_ALL = Filter()
+
+
+class LogReader:
+    """Reads a log page by page and changes nothing in it. Used by one thread at a time.
+
+    Takes a state folder or the path of a database. Raises StateError when there is no log,
+    NotALogError, NewerSchemaError, or CorruptLogError when it cannot be understood.
+    """
+
+    def __init__(self, path_or_state: Path | str) -> None:
+        self._path = find_database(Path(path_or_state))
+        self._connection = ReadConnection(self._path)
+        try:
+            self._log_id = self._connection.run(self._identify)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def path(self) -> str:
+        """The database's path."""
+        return str(self._path)
+
+    @property
+    def log_id(self) -> str:
+        """The id given when the log was created."""
+        return self._log_id
+
+    @property
+    def head(self) -> int:
+        """The seq of the last durable entry now, 0 when there is none."""
+        last = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0))
+        found: int = self._connection.run(lambda reading: reading.execute(last).scalar_one())
+        return found
+
+    def rows(
+        self, after: int = 0, *, limit: int | None = None, only: Filter = _ALL
+    ) -> Iterator[Row]:
+        """Yield rows as they are stored, with `seq > after` in order."""
+        left = limit
+        while left is None or left > 0:
+            wanted = _PAGE_ROWS if left is None else min(left, _PAGE_ROWS)
+            page = self._page(after, wanted, only)
+            yield from page
+            if len(page) < wanted:
+                return
+            after = page[-1].seq
+            left = None if left is None else left - len(page)
+
+    def read(
+        self, after: int = 0, *, limit: int | None = None, only: Filter = _ALL
+    ) -> Iterator[Entry]:
+        """Yield entries with `seq > after` in order; holds no read open between pages."""
+        for row in self.rows(after, limit=limit, only=only):
+            if only == _ALL and row.seq != after + 1:
+                raise CorruptLogError(self.path, after + 1, "is missing")
+            after = row.seq
+            yield to_entry(row, self.path)
+
+    def follow(
+        self, after: int, stop: Flag, *, only: Filter = _ALL, poll_s: float = 0.1
+    ) -> Iterator[Entry]:
+        """Yield what is there and then what comes, until `stop` is set.
+
+        Raises StateError when the database was moved or deleted meanwhile.
+        """
+        seen: tuple[int, int] | None = None
+        while not stop.is_set():
+            change = self._connection.run(self._change)
+            if change != seen:
+                for entry in self.read(after, only=only):
+                    after = entry.seq
+                    yield entry
+                    if stop.is_set():
+                        return
+                seen = change
+            else:
+                stop.wait(poll_s)
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._connection.close()
+
+    def _page(self, after: int, rows: int, only: Filter) -> list[Row]:
+        query = (
+            sa.select(*events.c)
+            .where(events.c.seq > after, *only.conditions())
+            .order_by(events.c.seq)
+            .limit(rows)
+        )
+        return self._connection.run(lambda c: [Row._make(row) for row in c.execute(query)])
+
+    def _identify(self, connection: sa.Connection) -> str:
+        found = revisions.revision(connection, self._path)
+        if found is None:
+            raise NotALogError(self.path, "is empty; a service that opens it makes it a log")
+        revisions.check_known(found, self._path)
+        if found != revisions.head():
+            raise StateError(
+                self.path,
+                f"has the older schema {found}; `moorage db upgrade` brings it to"
+                f" {revisions.head()}",
+            )
+        return revisions.log_id(connection)
+
+    def _change(self, connection: sa.Connection) -> tuple[int, int]:
+        """Return what differs after another connection has committed."""
+        version: int = connection.exec_driver_sql("PRAGMA data_version").scalar_one()
+        return self._connection.generation, version
