@@ -15,6 +15,8 @@ from moorage.errors import ConfigurationError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_URL_PATH = re.compile(r"/[!-~]*")
+_OPTIONAL_TEXTS = ("path", "repo", "file", "revision", "executable", "cwd", "health_path")
 
 type_setting = (str, int, float, bool)
 Setting = str | int | float | bool | Sequence[str | int | float]
@@ -158,7 +160,8 @@ def _check_source(spec: ModelSpec) -> None:
 def _check_texts(spec: ModelSpec) -> None:
     texts: dict[str, object] = {
         name: getattr(spec, name)
-        for name in ("backend", "path", "repo", "file", "revision", "executable", "cwd")
+        for name in ("backend", *_OPTIONAL_TEXTS)
+        if getattr(spec, name) is not None
     }
     texts |= {f"args[{i}]": arg for i, arg in enumerate(spec.args)}
     texts |= {f"env[{k!r}]": v for k, v in spec.env.items()}
@@ -166,8 +169,6 @@ def _check_texts(spec: ModelSpec) -> None:
     if not spec.backend:
         raise _bad("backend", "must be named")
     for name, value in texts.items():
-        if value is None:
-            continue
         if not isinstance(value, str):
             raise _bad(name, f"must be text, not {type(value).__name__}")
         if "\0" in value or (value == "" and not name.startswith(("args", "env"))):
@@ -178,8 +179,8 @@ def _check_texts(spec: ModelSpec) -> None:
     both = sorted(set(spec.env) & set(spec.secrets))
     if both:
         raise _bad("secrets", f"{', '.join(both)} is in env too")
-    if spec.health_path is not None and not spec.health_path.startswith("/"):
-        raise _bad("health_path", "must start with /")
+    if spec.health_path is not None and not _URL_PATH.fullmatch(spec.health_path):
+        raise _bad("health_path", "must start with / and hold no blanks or control characters")
 
 
 def _check_settings(spec: ModelSpec) -> None:
@@ -190,8 +191,12 @@ def _check_settings(spec: ModelSpec) -> None:
         if not isinstance(items, Sequence):
             raise _bad("settings", f"{key} must be text, a number, a flag or a list of these")
         for item in items:
-            if not isinstance(item, type_setting) or "\0" in str(item):
+            if not isinstance(item, type_setting) or not _storable(item):
                 raise _bad("settings", f"{key} holds {item!r}, which is no option value")
+
+
+def _storable(item: str | float) -> bool:
+    return math.isfinite(item) if isinstance(item, float) else "\0" not in str(item)
 
 
 def _check_numbers(spec: ModelSpec) -> None:
