@@ -101,6 +101,7 @@ class _Wait:
         self._ports = ports
         self._owned = False
         self._doubts = 0
+        self._strangers: list[int | None] = []
         self._seen = "nobody listens"
 
     def run(self) -> Readiness:
@@ -119,22 +120,22 @@ class _Wait:
         return Readiness("cancelled")
 
     def _look(self, timeout_s: float) -> Readiness | None:
+        order = self._order
+        was_owned = self._owned or not order.owner_check
         answer = probing.get(
-            self._order.port,
-            self._order.health_path,
+            order.port,
+            order.health_path,
             timeout_s=timeout_s,
             cancelled=self._cancelled,
+            go_on=lambda: was_owned or self._owned_now(),
         )
         self._seen = answer.seen
-        if not answer.connected or self._cancelled.is_set():
+        if self._strangers and self._doubts >= _CERTAIN:
+            return self._lost()
+        if answer.status is None or not 200 <= answer.status < 300:  # noqa: PLR2004
             return None
-        ready = answer.status is not None and 200 <= answer.status < 300  # noqa: PLR2004
-        if self._order.owner_check and (ready or not self._owned):
-            lost = self._check_owner()
-            if lost is not None or not self._owned:
-                return lost
-        if not ready:
-            return None
+        if order.owner_check and was_owned and not self._owned_now():
+            return None  # it has changed hands since: looked at again before it is lost
         return self._ready()
 
     def _ready(self) -> Readiness | None:
@@ -144,13 +145,14 @@ class _Wait:
             return None  # its end is told by the exit watcher, and cancels this
         return Readiness("ready", self._seen)
 
-    def _check_owner(self) -> Readiness | None:
-        strangers = self._ports.strangers_on(self._order.port, self._tree)
-        self._owned = not strangers
-        self._doubts = self._doubts + 1 if strangers else 0
-        if self._doubts < _CERTAIN:
-            return None
-        names = ", ".join(self._ports.describe(pid) for pid in strangers)
+    def _owned_now(self) -> bool:
+        self._strangers = self._ports.strangers_on(self._order.port, self._tree)
+        self._doubts = self._doubts + 1 if self._strangers else 0
+        self._owned = not self._strangers
+        return self._owned
+
+    def _lost(self) -> Readiness:
+        names = ", ".join(self._ports.describe(pid) for pid in self._strangers)
         return Readiness("lost", f"port {self._order.port} is answered by {names}")
 
 

@@ -8,6 +8,7 @@ import select
 import socket
 import time
 import urllib.parse
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from moorage.protocols import LOOPBACK, Flag
@@ -29,8 +30,13 @@ class Answer:
     seen: str
 
 
-def get(port: int, path: str, *, timeout_s: float, cancelled: Flag) -> Answer:
-    """Ask 127.0.0.1:port once. No proxy, no redirect. Never raises for what a server does."""
+def get(
+    port: int, path: str, *, timeout_s: float, cancelled: Flag, go_on: Callable[[], bool]
+) -> Answer:
+    """Ask 127.0.0.1:port once. No proxy, no redirect. Never raises for what a server does.
+
+    `go_on` is asked when somebody has accepted the connection; on False nothing is sent.
+    """
     deadline = time.monotonic() + timeout_s
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as s:
         s.setblocking(False)
@@ -39,6 +45,8 @@ def get(port: int, path: str, *, timeout_s: float, cancelled: Flag) -> Answer:
             refused = exchange.connect(port)
             if refused is not None:
                 return Answer(connected=False, status=None, seen=refused)
+            if not go_on():
+                return Answer(connected=True, status=None, seen="somebody else listens")
             return exchange.ask(port, path)
         except OSError as error:
             return Answer(connected=True, status=None, seen=f"connection lost ({error.strerror})")

@@ -88,7 +88,15 @@ class LocalProcesses:
         started = time.monotonic()
         tree = self.tree(process)
         peak = tree.peak_bytes()
-        stopper = Stopper(self._system, self._handles, tree, process.identity, process.ports, hurry)
+        stopper = Stopper(
+            self._system,
+            self._handles,
+            tree,
+            process.identity,
+            process.ports,
+            hurry,
+            reap=not self._watcher.watches(process.token),
+        )
         left, ports_open = stopper.run(signals, kill_wait_s)
         leader = process.identity.pid if process.identity else None
         report = StopReport(

@@ -34,6 +34,8 @@ class Stopper:
     leader: Identity | None
     ports: Sequence[int]
     hurry: Flag
+    reap: bool
+    """Nobody watches the leader: if it is our child, it is reaped here."""
     swept: set[int] = field(default_factory=set[int])
 
     def run(self, signals: Sequence[StopSignal], kill_wait_s: float) -> tuple[Scan, list[int]]:
@@ -43,15 +45,15 @@ class Stopper:
         try:
             if leader is not None:
                 self._ask(leader, signals)
-                if not leader.exited():
-                    self.swept |= self.tree.remember().keys()
-                    self._signal(leader, signal.SIGKILL, group=True)
+                self._kill_group(leader)
+            deadline = time.monotonic() + kill_wait_s
+            left = self._sweep(deadline)
+            return left, self._ports_open(left, ours, deadline)
         finally:
             if leader is not None:
+                if self.reap:
+                    leader.reap()
                 leader.close()
-        deadline = time.monotonic() + kill_wait_s
-        left = self._sweep(deadline)
-        return left, self._ports_open(left, ours, deadline)
 
     # --- the leader is asked ---
 
@@ -71,6 +73,11 @@ class Stopper:
             if stat is not None and stat.state == "T":  # a stopped process hears nothing else
                 self._signal(leader, signal.SIGCONT, group=False)
             self._wait(leader, step.wait_s)
+
+    def _kill_group(self, leader: Handle) -> None:
+        if not leader.exited():
+            self.swept |= self.tree.remember().keys()
+            self._signal(leader, signal.SIGKILL, group=True)
 
     def _wait(self, leader: Handle, wait_s: float) -> None:
         end = time.monotonic() + wait_s
@@ -150,7 +157,7 @@ class Stopper:
             return False
         holders = sockets.owners([s.inode for s in listening if s.inode], self.system.pids())
         for s in listening:
-            pids = holders.get(s.inode, set()) | ({s.pid} if s.pid else set())
+            pids = holders.get(s.inode, set[int]()) | ({s.pid} if s.pid else set[int]())
             if s.inode in ours or pids & suspects:
                 return True
             if not pids and s.uid == os.getuid():  # ours to look at, yet without an owner

@@ -1,8 +1,8 @@
 """A small HTTP server that misbehaves as told. Standard library only.
 
 Start it with `python -S -E misbehave.py --port N ...`: it serves within some 20 ms. It prints
-`serving N` once it listens, and one line for each thing it does; tests wait for these lines in
-its log file or for the files named by `--pids`.
+`serving N` once it listens, and one line for each thing it does; `--tell FIFO` says the same to a
+waiting test.
 """
 
 import os
@@ -44,6 +44,7 @@ class Options:
     detached = False  # a child with a session of its own
     daemon = False  # a grandchild detached by double fork and setsid
     orphan = False  # exit with 0 once the children are there
+    tell = ""  # a FIFO that gets what it says, too
     pids = ""  # a file to which all children append their kind and pid
 
     def __init__(self, arguments: "list[str]") -> None:
@@ -55,8 +56,12 @@ class Options:
             setattr(self, name, True if default is False else type(default)(rest.pop(0)))
 
 
+_told: "list[int]" = []
+
+
 def say(line: str) -> None:
-    os.write(1, f"{line}\n".encode())
+    for fd in (1, *_told):
+        os.write(fd, f"{line}\n".encode())
 
 
 # --- children ---
@@ -103,7 +108,7 @@ def wipe_environment() -> None:
     """Zero the memory that /proc/PID/environ shows."""
     import ctypes  # noqa: PLC0415  costs a third of the start, and few need it
 
-    with open("/proc/self/stat", "rb") as file:
+    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  pathlib costs the start as much
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[47]), int(fields[48])  # env_start and env_end, fields 50 and 51
     ctypes.memset(start, 0, end - start)
@@ -186,7 +191,7 @@ class Server:
 
     def _health(self) -> "tuple[int, str]":
         loading = time.monotonic() - _STARTED < self.options.loading
-        missing = self.options.ready_file and not os.path.exists(self.options.ready_file)
+        missing = self.options.ready_file and not os.path.exists(self.options.ready_file)  # noqa: PTH110
         if loading or missing:
             return 503, '{"error":{"message":"Loading model"}}'
         return self.options.health_status, '{"status":"ok"}'
@@ -225,6 +230,8 @@ def _before_serving(options: Options) -> None:
 
 def main() -> None:
     options = Options(sys.argv[1:])
+    if options.tell:
+        _told.append(os.open(options.tell, os.O_WRONLY))
     ballast = bytearray(os.urandom(1)) * options.eat
     _before_serving(options)
     if options.never_bind:
