@@ -339,3 +339,52 @@ def test_no_token_is_sent_where_none_is_wanted(fetching: Fetching) -> None:
     fetching()
 
     assert fetching.hub.tokens == {None}
+
+
+def test_a_spec_without_a_repo_cannot_be_fetched(fetching: Fetching) -> None:
+    spec = ModelSpec(name="m", backend="command", path="/x")
+
+    with pytest.raises(FetchFailedError, match="'m' has no repo"):
+        HubFetcher(fetching.access).fetch(spec, fetching.progress.append, fetching.cancelled)
+
+
+def test_a_commit_may_be_asked_for_by_itself(fetching: Fetching) -> None:
+    commit = fetching.hub.repos[REPO].commit
+
+    fetched = fetching(revision=commit)
+
+    assert fetched.commit == commit
+    assert not list(fetching.cache.glob("*/refs/*"))
+
+
+@pytest.mark.parametrize("file", ["model.gguf", None])
+def test_a_hub_that_fails_with_nothing_cached_is_told_as_such(
+    fetching: Fetching, file: str | None
+) -> None:
+    fetching.hub.faults["list"] = Fault(status=502)
+
+    assert "fails (status 502)" in fetching.problem(file=file)
+
+
+def test_a_file_that_vanished_after_it_was_listed_is_told_as_such(fetching: Fetching) -> None:
+    fetching.hub.faults["head"] = Fault(status=404, error_code="EntryNotFound")
+
+    assert "has no such file" in fetching.problem()
+
+
+@pytest.mark.parametrize("file", ["model.gguf", None])
+def test_offline_mode_serves_from_the_cache_and_else_says_so(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch, file: str | None
+) -> None:
+    first = fetching(file=file)
+    fetching.hub.repos["org/other"] = Repo({"model.gguf": b"x"})
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    huggingface_hub.close_session()
+    asked = fetching.hub.asked.total()
+
+    again = fetching(file=file)
+    problem = fetching.problem(repo="org/other", file=file)
+
+    assert again.path == first.path
+    assert "offline mode forbids" in problem
+    assert fetching.hub.asked.total() == asked

@@ -103,7 +103,7 @@ class Download:
         path = ""
         for file in files:
             self._stop_if_cancelled()
-            path = self._api.hf_hub_download(
+            path = self._api.hf_hub_download(  # pyright: ignore[reportUnknownMemberType] - tqdm
                 self._repo,
                 file.name,
                 revision=commit,
@@ -158,7 +158,7 @@ class Download:
             )
             return Path(found).absolute() if isinstance(found, str) else None
         try:
-            folder = self._api.snapshot_download(
+            folder = self._api.snapshot_download(  # pyright: ignore[reportUnknownMemberType] - tqdm
                 self._repo, revision=revision, cache_dir=self._cache_dir, local_files_only=True
             )
         except FileNotFoundError:

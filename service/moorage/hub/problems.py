@@ -15,6 +15,7 @@ from huggingface_hub.errors import (
     HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
+    RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -69,7 +70,7 @@ def _refused(error: HfHubHTTPError, spec: ModelSpec, endpoint: str) -> str:
             )
         case RevisionNotFoundError():
             return f"{spec.repo} has no revision {spec.revision!r}; correct it or leave it out"
-        case EntryNotFoundError():
+        case RemoteEntryNotFoundError():
             return f"{spec.repo} has no such file ({_first_line(error)}); correct the file's name"
         case DisabledRepoError():
             return f"{spec.repo} was disabled by the hub; choose another repo"
