@@ -172,6 +172,16 @@ def test_a_host_that_reaps_everything_gets_no_wrong_code(tmp_path: Path) -> None
     assert said in {"None None", "7 None"}
 
 
+def test_watching_what_has_ended_and_was_stopped_remembers_nothing(world: World) -> None:
+    run = world.start()
+    world.stop(run)
+    told = Exit()
+    world.processes.watch(run, told)
+
+    assert told.wait() == ExitStatus()
+    assert world.processes._housekeeper._runs == {}
+
+
 def test_closing_twice_ends_the_threads_and_closes_every_descriptor(tmp_path: Path) -> None:
     before = descriptors()
     processes = LocalProcesses()

@@ -16,7 +16,7 @@ from moorage.protocols import Identity, RunProcess, StopSignal
 from moorage.world.procfs import PsutilSystem, local_system
 from moorage.world.tree import Tree
 from support.servers import misbehave
-from world.conftest import LOG_ID, TERM, Exit, World, alive, pids_in
+from world.conftest import LOG_ID, TERM, Exit, World, alive, descriptors, pids_in
 
 NOW = StopSignal(signal.SIGTERM, "leader", 0.05)
 
@@ -309,6 +309,21 @@ def test_a_child_that_nobody_watches_is_reaped_by_its_stop(world: World) -> None
     assert not Path(f"/proc/{leader(run).pid}").exists()
 
 
+def test_runs_that_end_at_once_leave_no_trace_of_them(world: World) -> None:
+    before, threads = descriptors(), threading.active_count()
+    for _ in range(200):
+        run = world.launch(world.order("/bin/sh", "-c", "exit 1"))
+        told = Exit()
+        world.processes.watch(run, told)
+        told.wait()
+        world.stop(world.runs.pop())
+
+    assert descriptors() == before
+    assert threading.active_count() == threads
+    assert world.processes._housekeeper._runs == {}
+    assert world.processes._watcher._watched == {}
+
+
 def test_two_stops_at_once_are_both_clean(world: World) -> None:
     run = world.start("--child", "--daemon")
     reports: list[bool] = []
@@ -335,6 +350,21 @@ def test_a_group_signal_reaches_the_group_and_nobody_else(
     ear.hear("got it")
     assert report.clean
     assert innocent.poll() is None
+
+
+def test_a_group_is_signalled_one_by_one_without_pidfds(world: World) -> None:
+    ear = world.ear()
+    shell = 'trap "echo got it; exit 0" USR1; echo up; while :; do wait; done'
+    order = world.order("/bin/sh", "-c", f"exec >{ear.path}; {shell}")
+    manager = world.another_manager(pidfds=False)
+    run = RunProcess(run=1, token=order.token, identity=manager.launch(order), ports=())
+    ear.hear("up")
+    before = descriptors()
+    report = world.stop(run, StopSignal(signal.SIGUSR1, "group", 10), by=manager)
+
+    ear.hear("got it")
+    assert report.clean
+    assert descriptors() == before
 
 
 def test_memory_is_the_peak_of_the_tree_and_remembered(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import select
 import signal
@@ -11,6 +12,8 @@ from typing import Protocol
 from moorage.protocols import ExitStatus
 from moorage.world.platform import has_pidfd
 from moorage.world.procfs import System
+
+_log = logging.getLogger(__name__)
 
 _GROUP_FLAG = 4  # PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9
 UNKNOWN_EXIT = ExitStatus()
@@ -153,17 +156,16 @@ class Handles:
 
     def open(self, pid: int, start_ticks: int) -> Handle | None:
         """Return a hold on exactly that process, None when it is gone (a zombie is not)."""
-        if not self._pidfds:
-            handle: Handle = PolledHandle(self._system, pid, start_ticks)
-        else:
+        handle: Handle = PolledHandle(self._system, pid, start_ticks)
+        if self._pidfds:
             try:
                 handle = PidfdHandle(pid, os.pidfd_open(pid))
-            except (ProcessLookupError, OverflowError):
+            except ProcessLookupError:
                 return None
             except OSError as error:
-                if error.errno == errno.EINVAL:  # a thread's id, or no pid at all
-                    return None
-                raise
+                if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+                    return None  # a thread's id, or no pid at all
+                _log.warning("process %d is polled: %s", pid, error.strerror)
         # Opened first, looked at second: from here on nobody else can have the pid.
         stat = self._system.stat(pid)
         if stat is None or stat.start_ticks != start_ticks:

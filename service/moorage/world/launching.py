@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
 
@@ -46,7 +48,9 @@ def child_environment(order: LaunchOrder) -> dict[str, str]:
     """Return the environment of the server: its token goes behind those we carry ourselves."""
     outer = os.environ.get(TOKEN_VARIABLE)
     chain = f"{outer},{order.token}" if outer else order.token
-    inherited = dict(os.environ) if order.inherit_env else {}
+    # Another thread of the host may remove a variable meanwhile.
+    names = list(os.environ) if order.inherit_env else []
+    inherited = {name: value for name in names if (value := os.environ.get(name)) is not None}
     # setproctitle would wipe the environment block, and with it the token.
     return inherited | dict(order.env) | {"SPT_NOENV": "1", TOKEN_VARIABLE: chain}
 
@@ -92,5 +96,17 @@ def _problem(order: LaunchOrder, error: Exception) -> str:
     if isinstance(error, PermissionError):
         what = "is a directory" if os.path.isdir(program) else "is not executable for this user"  # noqa: PTH112
         return f"{program} {what}; set executable= to the program itself, or chmod +x it"
-    why = _WHY.get(error.errno or 0, f"{error.strerror}")
-    return f"{program} cannot be started: {why}"
+    return why(program, error)
+
+
+def why(program: str, error: OSError) -> str:
+    """Return words for what the system had against starting the program."""
+    return f"{program} cannot be started: {_WHY.get(error.errno or 0, error.strerror)}"
+
+
+def undo(pid: int) -> None:
+    """End a child that was spawned this moment and cannot be looked after."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)

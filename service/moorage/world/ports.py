@@ -68,8 +68,11 @@ class LocalPorts:
         return [next(iter(found)) for found in pids]
 
     def _held(self, inodes: set[int], tree: Tree) -> set[int]:
-        """Return which sockets the tree holds; looks at the whole system only when it must."""
-        held = set(sockets.owners(inodes, tree.remember()))
+        """Return which sockets the tree holds; looks further from the leader only when it must."""
+        leader = tree.living_leader()
+        held = set(sockets.owners(inodes, () if leader is None else (leader,)))
+        if held != inodes:
+            held = set(sockets.owners(inodes, tree.remember()))
         return held if held == inodes else set(sockets.owners(inodes, tree.scan().proved))
 
     def describe(self, pid: int | None) -> str:

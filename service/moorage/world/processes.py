@@ -11,6 +11,7 @@ from moorage.protocols import (
     Flag,
     FoundProcess,
     Identity,
+    LaunchFailedError,
     LaunchOrder,
     RunProcess,
     StopReport,
@@ -56,11 +57,11 @@ class LocalProcesses:
     def launch(self, order: LaunchOrder) -> Identity:
         """Spawn in a session of its own; return without waiting. Raises LaunchFailedError."""
         pid = launching.spawn(order)
-        stat = self._system.stat(pid)
-        # It may have ended and been reaped by the host (SIGCHLD ignored, waitpid(-1)) already,
-        # and the pid may be another's: then the identity is one that no process has.
-        ticks = stat.start_ticks if stat is not None and stat.session == pid else 0
-        identity = Identity(pid, pid, pid, ticks, self._system.boot_id())
+        try:
+            identity = self._identify(pid)
+        except OSError as error:  # no descriptor left to look at it with
+            launching.undo(pid)
+            raise LaunchFailedError(launching.why(order.argv[0], error)) from error
         process = RunProcess(run=order.run, token=order.token, identity=identity, ports=())
         tree = Tree(self._system, process)
         self._housekeeper.keep(
@@ -76,9 +77,9 @@ class LocalProcesses:
             raise ValueError(f"run {process.run} has no leader that could be watched")
         if self._housekeeper.get(process.token) is None:
             tree = Tree(self._system, process)
-            log_file = logfiles.output_of(identity.pid) if tree.leader_alive() else None
-            self._housekeeper.keep(process.token, Kept(process.run, tree, log_file))
-            self._follow(process.token, identity, tree)
+            if self._follow(process.token, identity, tree):
+                log_file = logfiles.output_of(identity.pid)
+                self._housekeeper.keep(process.token, Kept(process.run, tree, log_file))
         self._watcher.tell(process.token, on_exit)
 
     def stop(
@@ -87,7 +88,6 @@ class LocalProcesses:
         """Stop the whole tree; see the protocol. Blocks until it is done or its time is up."""
         started = time.monotonic()
         tree = self.tree(process)
-        peak = tree.peak_bytes()
         stopper = Stopper(
             self._system,
             self._handles,
@@ -105,7 +105,7 @@ class LocalProcesses:
             unproven=tuple(sorted(left.unproven)),
             ports_open=tuple(ports_open),
             seconds=time.monotonic() - started,
-            peak_bytes=peak,
+            peak_bytes=stopper.peak_bytes,
         )
         if report.clean:
             self._housekeeper.drop(process.token)
@@ -149,12 +149,21 @@ class LocalProcesses:
         self._housekeeper.close()
         self._watcher.close()
 
-    def _follow(self, key: str, identity: Identity, tree: Tree) -> None:
+    def _identify(self, pid: int) -> Identity:
+        stat = self._system.stat(pid)
+        # It may have ended and been reaped by the host (SIGCHLD ignored, waitpid(-1)) already,
+        # and the pid may be another's: then the identity is one that no process has.
+        ticks = stat.start_ticks if stat is not None and stat.session == pid else 0
+        return Identity(pid, pid, pid, ticks, self._system.boot_id())
+
+    def _follow(self, key: str, identity: Identity, tree: Tree) -> bool:
+        """Watch the leader; False when it is gone."""
         if identity.boot_id != self._system.boot_id():
-            return
+            return False
         handle = self._handles.open(identity.pid, identity.start_ticks)
         if handle is not None:
             self._watcher.add(key, handle, before_reap=tree.remember)
+        return handle is not None
 
     def _find(self, log_id: str) -> Iterator[FoundProcess]:
         prefix = f"{log_id}:"

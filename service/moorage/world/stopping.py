@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from moorage.protocols import Flag, Identity, StopSignal
@@ -37,10 +37,13 @@ class Stopper:
     reap: bool
     """Nobody watches the leader: if it is our child, it is reaped here."""
     swept: set[int] = field(default_factory=set[int])
+    peak_bytes: int | None = None
 
     def run(self, signals: Sequence[StopSignal], kill_wait_s: float) -> tuple[Scan, list[int]]:
         """Return what is left: processes and ports."""
-        ours = self._listening()
+        members = self.tree.remember()  # while the leader lives to prove them
+        self.peak_bytes = self.tree.peak_bytes(members)
+        ours = self._listening(members)
         leader = self._open_leader()
         try:
             if leader is not None:
@@ -92,9 +95,17 @@ class Stopper:
             if not group:
                 leader.send(number)
             elif not leader.exited() and not leader.send_group(number):
-                self._send_each(self.tree.remember(), number)
+                self._signal_members(leader.pid, number)
         except PermissionError:
             _log.warning("not permitted to signal process %d of the run", leader.pid)
+
+    def _signal_members(self, group: int, number: int) -> None:
+        """Signal a group where the kernel cannot do that without a race: one by one."""
+        members = self.tree.remember()
+        stats = [stat for pid in members if (stat := self.system.stat(pid)) is not None]
+        inside = {stat.pid: members[stat.pid] for stat in stats if stat.group == group}
+        for handle in self._send_each(inside, number):
+            handle.close()
 
     def _send_each(self, members: dict[int, int], number: int) -> list[Handle]:
         """Signal the members that are still the same; return the handles, open."""
@@ -137,10 +148,10 @@ class Stopper:
 
     # --- the ports are closed ---
 
-    def _listening(self) -> set[int]:
+    def _listening(self, members: Iterable[int]) -> set[int]:
         """Return the run's own listening sockets: whoever holds one later inherited it."""
         found = {s.inode for port in self.ports for s in sockets.answering(port) if s.inode}
-        return set(sockets.owners(found, self.tree.remember())) if found else set()
+        return set(sockets.owners(found, members)) if found else set()
 
     def _ports_open(self, left: Scan, ours: set[int], deadline: float) -> list[int]:
         suspects = left.proved.keys() | set(left.unproven)

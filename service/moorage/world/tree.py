@@ -48,9 +48,14 @@ class Tree:
 
     def leader_alive(self) -> bool:
         """Tell whether the leader lives."""
-        return self._identity is not None and bool(
-            self._live(self._identity.pid, self._identity.start_ticks)
-        )
+        return self.living_leader() is not None
+
+    def living_leader(self) -> int | None:
+        """Return the pid of the leader while it lives."""
+        identity = self._identity
+        if identity is None or self._live(identity.pid, identity.start_ticks) is None:
+            return None
+        return identity.pid
 
     def remember(self) -> dict[int, int]:
         """Find the members that can be found cheaply, and keep them as known.
@@ -72,9 +77,13 @@ class Tree:
             self._known |= members
         return Scan(members, tuple(self._unproven(pids, members.keys() | protected)))
 
-    def peak_bytes(self) -> int | None:
-        """Return the largest sum of its members' peaks seen until now."""
-        peaks = [self._system.peak_bytes(pid) for pid in self.remember()]
+    def peak_bytes(self, members: Iterable[int] | None = None) -> int | None:
+        """Return the largest sum of its members' peaks seen until now.
+
+        `members` are those just found, where they are at hand.
+        """
+        found = self.remember() if members is None else members
+        peaks = [self._system.peak_bytes(pid) for pid in found]
         total = sum(peak for peak in peaks if peak is not None)
         with self._lock:
             self._peak = max(self._peak or 0, total) or None
@@ -91,8 +100,8 @@ class Tree:
         members = {pid: ticks for pid, ticks in members.items() if pid not in protected}
         members |= self._descendants(members, protected)
         with self._lock:
-            gone = known.keys() - members.keys()
-            self._known = {p: t for p, t in self._known.items() if p not in gone} | members
+            gone = known.items() - members.items()
+            self._known = dict(self._known.items() - gone) | members
         return members
 
     def _together(self, pids: Iterable[int]) -> list[Stat]:
