@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import sqlalchemy as sa
+from sqlalchemy import event
 from alembic import context
 
 
@@ -26,11 +27,11 @@ def migrate_named_database() -> None:
     engine = sa.create_engine(named_database(), poolclass=sa.NullPool)
 
     # sqlite3 would begin no transaction before DDL; without one a failed upgrade stays half done.
-    @sa.event.listens_for(engine, "connect")
+    @event.listens_for(engine, "connect")
     def _(dbapi_connection: object, _record: object) -> None:
         dbapi_connection.isolation_level = None  # type: ignore[attr-defined]
 
-    @sa.event.listens_for(engine, "begin")
+    @event.listens_for(engine, "begin")
     def _(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 

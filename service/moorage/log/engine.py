@@ -8,6 +8,7 @@ from typing import Literal, cast
 from urllib.parse import quote
 
 import sqlalchemy as sa
+from sqlalchemy import event
 
 Synchronous = Literal["FULL", "NORMAL", "EXTRA"]
 
@@ -25,7 +26,7 @@ def connect_writer(
 
     # An explicit transaction always means to write: one that turns from reading to writing is
     # refused at once when another has written in between, whatever the busy timeout.
-    @sa.event.listens_for(engine, "begin")
+    @event.listens_for(engine, "begin")
     def _(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -50,7 +51,7 @@ def connect_reader(
     """
     engine = _engine(database, "ro&immutable=1" if immutable else "ro", busy_timeout_s)
 
-    @sa.event.listens_for(engine, "begin")
+    @event.listens_for(engine, "begin")
     def _(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -97,7 +98,7 @@ class SqliteLog:
 
     @classmethod
     def _open_locked(cls, files: StateFiles, lock: StateLock, options: WriterOptions) -> Self:
-        existed = files.database.exists()
+        new = _absent(files)
         try:
             _prepare_database(files.database)
             writer = Writer(files.database, options, lock.claim)
@@ -107,8 +108,8 @@ class SqliteLog:
                 writer.give_up()
                 raise
         except BaseException as error:
-            if not existed:
-                _remove_new(files)
+            for path in new:
+                path.unlink(missing_ok=True)
             lock.release(discard=True)
             if isinstance(error, sqlite3.Error | DBAPIError):
                 raise faults.on_open(files.database, error) from error
@@ -150,15 +151,11 @@ class SqliteLog:
 
     def read(self, after: int = 0, *, limit: int | None = None) -> Iterator[Entry]:
         """Yield durable entries in order, page by page; see EventLog."""
-        last = after + limit if limit is not None else None
-        while after < (until := min(last or self.head, self.head, after + _PAGE_ROWS)):
-            for row in self._page(after, until):
-                after += 1
-                if row[0] != after:
-                    break
-                yield to_entry(Row._make(row), self.path)
-            if after != until:
-                raise CorruptLogError(self.path, after, "is missing")
+        last = None if limit is None else after + limit
+        while after < (until := min(self.head if last is None else last, self.head)):
+            for row in self._page(after, min(until, after + _PAGE_ROWS)):
+                after = row.seq
+                yield to_entry(row, self.path)
 
     def snapshot(self, fold_version: int) -> Snapshot | None:
         """Return the newest readable snapshot of this fold version that fits the log."""
@@ -250,12 +247,16 @@ class SqliteLog:
         if (found[0][0] if found else self._genesis) != expected.hash:
             note_cut(self._files.cuts, expected, self._head)
 
-    def _page(self, after: int, until: int) -> list[tuple[Any, ...]]:
+    def _page(self, after: int, until: int) -> list[Row]:
         self._check_usable()
         try:
-            return self._writer.execute(_PAGE, (after, until))
+            page = [Row._make(row) for row in self._writer.execute(_PAGE, (after, until))]
         except (sqlite3.Error, DBAPIError) as error:
             raise faults.on_open(self._files.database, error) from error
+        for seq, row in zip_longest(range(after + 1, until + 1), page):
+            if row is None or row.seq != seq:
+                raise CorruptLogError(self.path, seq, "is missing")
+        return page
 
     def _last(self) -> Head:
         last = self._writer.execute(_LAST)
@@ -278,6 +279,9 @@ def _prepare_database(database: Path) -> None:
         raise StateError(str(database), "cannot be read and written by this user")
 
 
-def _remove_new(files: StateFiles) -> None:
-    for path in (files.database, *companions(files.database), files.head):
-        path.unlink(missing_ok=True)
+def _absent(files: StateFiles) -> tuple[Path, ...]:
+    """Return what a failed opening has to remove: nothing where there was a database."""
+    if files.database.exists():
+        return ()
+    paths = (files.database, *companions(files.database), files.head)
+    return tuple(path for path in paths if not path.exists())

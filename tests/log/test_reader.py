@@ -1,0 +1,429 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from log.making import entries, pinned, released, some
+from moorage.core.events import Entry
+from moorage.errors import CorruptLogError, NewerSchemaError, NotALogError, StateError
+from moorage.log.files import StateFiles
+from moorage.log.reader import Filter, LogReader
+from moorage.log.sqlite import SqliteLog
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def closed_log(state: Path, count: int = 3) -> None:
+    with closing(SqliteLog.open(state)) as log:
+        log.append(some(count))
+
+
+def names(state: Path) -> set[str]:
+    return {path.name for path in state.iterdir()}
+
+
+def seqs(reader: LogReader) -> list[int]:
+    return [entry.seq for entry in reader.read()]
+
+
+# --- where and when ---
+
+
+def test_a_reader_sees_each_commit_of_a_live_owner(log: SqliteLog, state: Path) -> None:
+    with LogReader(state) as reader:
+        for count in range(1, 4):
+            log.append(some(1, after=count - 1))
+
+            assert reader.head == count
+            assert list(reader.read()) == list(log.read())
+        assert reader.log_id == log.log_id
+
+
+def test_a_reader_of_a_closed_log_leaves_nothing_beside_it(state: Path) -> None:
+    closed_log(state)
+    before = names(state)
+    with LogReader(state) as reader:
+        assert seqs(reader) == [1, 2, 3]
+        assert names(state) == before
+    assert names(state) == before
+
+
+def test_a_database_may_be_named_instead_of_its_folder(state: Path, tmp_path: Path) -> None:
+    closed_log(state)
+    copy = shutil.copy(StateFiles(state).database, tmp_path / "incident.sqlite")
+    with LogReader(copy) as reader:
+        assert seqs(reader) == [1, 2, 3]
+
+
+def test_a_reader_that_was_there_first_sees_an_owner_come_and_go(state: Path) -> None:
+    closed_log(state)
+    with LogReader(state) as reader:
+        assert reader.head == 3
+        with closing(SqliteLog.open(state)) as log:
+            log.append(some(1, after=3))
+            assert reader.head == 4
+            log.append(some(1, after=4))
+            assert reader.head == 5
+        assert seqs(reader) == [1, 2, 3, 4, 5]
+        with closing(SqliteLog.open(state)) as log:
+            log.append(some(1, after=5))
+            assert seqs(reader) == [1, 2, 3, 4, 5, 6]
+        assert reader.head == 6
+
+
+def test_an_owner_that_comes_in_the_middle_of_a_read_is_noticed(state: Path) -> None:
+    closed_log(state)
+    calls = 0
+    with LogReader(state) as reader:
+
+        def work(connection: object) -> int:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                with closing(SqliteLog.open(state)) as log:
+                    log.append(some(1, after=3))
+            return calls
+
+        assert reader._connection.run(work) == 2
+
+
+def test_readers_do_not_keep_an_owner_from_opening_and_closing(state: Path) -> None:
+    closed_log(state)
+    with LogReader(state) as reader:
+        reading = reader.read()
+        next(reading)
+        closed_log_again = SqliteLog.open(state)
+        closed_log_again.append(some(1, after=3))
+        closed_log_again.close()
+
+        assert [entry.seq for entry in reading] == [2, 3]
+        assert reader.head == 4
+
+
+CRASH = """
+import os, signal, sys
+from pathlib import Path
+from log.making import some
+from moorage.log.sqlite import SqliteLog
+log = SqliteLog.open(Path(sys.argv[1]))
+log.append(some(3))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def crashed(state: Path, start_python: Callable[..., subprocess.Popen[str]]) -> Path:
+    """A state whose events are in the -wal only."""
+    assert start_python(CRASH, state).wait(30) == -signal.SIGKILL
+    with closing(sqlite3.connect(f"file:{state}/moorage.db?immutable=1", uri=True)) as database:
+        with pytest.raises(sqlite3.OperationalError):
+            database.execute("SELECT * FROM events")
+    return state
+
+
+def test_what_a_crash_left_in_the_wal_is_read(crashed: Path) -> None:
+    with LogReader(crashed) as reader:
+        assert seqs(reader) == [1, 2, 3]
+
+
+def test_a_copy_is_read_with_its_wal(crashed: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("moorage.db", "moorage.db-wal"):
+        shutil.copy(crashed / name, copy)
+    with LogReader(copy) as reader:
+        assert seqs(reader) == [1, 2, 3]
+
+
+READ_AS_NOBODY = """
+import os, sys, tempfile
+from moorage.log import reader, revisions
+revisions.head()
+tempfile.tempdir = sys.argv[2]
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    with reader.LogReader(sys.argv[1]) as log:
+        print([entry.seq for entry in log.read()], log.head, len(os.listdir(sys.argv[2])))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def read_as_nobody(
+    tmp_path: Path, start_python: Callable[..., subprocess.Popen[str]]
+) -> Callable[[Path], str]:
+    """Read a state, made readable and not writable for it, as another user."""
+
+    def read(state: Path) -> str:
+        scratch = tmp_path / "scratch"
+        scratch.mkdir(exist_ok=True)
+        scratch.chmod(0o777)
+        for path in state.iterdir():
+            path.chmod(0o644)
+        for path in (state, tmp_path, *[*tmp_path.parents][:-2]):
+            path.chmod(path.stat().st_mode | 0o055)
+        output, _ = start_python(READ_AS_NOBODY, state, scratch).communicate(timeout=30)
+        assert list(scratch.iterdir()) == []
+        return output.strip()
+
+    return read
+
+
+@AS_ROOT
+def test_a_closed_log_is_read_in_a_folder_that_cannot_be_written(
+    state: Path, read_as_nobody: Callable[[Path], str]
+) -> None:
+    closed_log(state)
+    before = names(state)
+
+    assert read_as_nobody(state) == "[1, 2, 3] 3 0"
+    assert names(state) == before
+
+
+@AS_ROOT
+def test_a_live_log_is_read_in_a_folder_that_cannot_be_written(
+    log: SqliteLog, state: Path, read_as_nobody: Callable[[Path], str]
+) -> None:
+    log.append(some(3))
+
+    assert read_as_nobody(state) == "[1, 2, 3] 3 0"
+
+
+@AS_ROOT
+@pytest.mark.parametrize("lost", [[], ["moorage.db-shm"]])
+def test_a_crashed_log_is_read_by_way_of_a_copy_in_a_folder_that_cannot_be_written(
+    crashed: Path, read_as_nobody: Callable[[Path], str], lost: list[str]
+) -> None:
+    for name in lost:
+        (crashed / name).unlink()
+    before = names(crashed)
+
+    assert read_as_nobody(crashed) == "[1, 2, 3] 3 1"
+    assert names(crashed) == before
+
+
+# --- what is refused ---
+
+
+def test_where_there_is_no_log_none_is_made(state: Path) -> None:
+    with pytest.raises(StateError, match="holds no event log"):
+        LogReader(state)
+    assert not state.exists()
+
+    state.mkdir()
+    with pytest.raises(StateError, match="holds no event log"):
+        LogReader(state)
+    assert names(state) == set()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"mine, and long enough to be looked at" * 100], ids=["empty", "text"]
+)
+def test_a_file_that_is_no_log_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.db"
+    path.write_bytes(content)
+
+    with pytest.raises(NotALogError):
+        LogReader(path)
+    assert names(tmp_path) == {"x.db"}
+
+
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as database:
+        database.execute("CREATE TABLE mine (x)")
+
+    with pytest.raises(NotALogError, match="another program"):
+        LogReader(tmp_path / "x.db")
+
+
+@pytest.mark.parametrize(
+    ("revision", "kind", "says"),
+    [("9999", NewerSchemaError, "upgrade the program"), ("0000", NewerSchemaError, "0000")],
+)
+def test_an_unknown_schema_is_refused(
+    state: Path, revision: str, kind: type[StateError], says: str
+) -> None:
+    closed_log(state)
+    with closing(sqlite3.connect(StateFiles(state).database)) as database:
+        database.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+        database.commit()
+
+    with pytest.raises(kind, match=says):
+        LogReader(state)
+
+
+def test_an_older_schema_is_refused_with_the_way_out(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed_log(state)
+    monkeypatch.setattr("moorage.log.revisions._known", lambda: ("0002", "0001"))
+
+    with pytest.raises(StateError, match="older schema 0001; `moorage db upgrade`"):
+        LogReader(state)
+
+
+def test_a_database_that_was_deleted_meanwhile_is_told(state: Path) -> None:
+    closed_log(state)
+    with LogReader(state) as reader:
+        StateFiles(state).database.unlink()
+        with pytest.raises(StateError, match="moved, replaced or deleted"):
+            _ = reader.head
+
+
+def test_a_reader_cannot_write(log: SqliteLog, state: Path) -> None:
+    log.append(some(1))
+    with LogReader(state) as reader, pytest.raises(StateError, match="READONLY"):
+        reader._connection.run(lambda c: c.exec_driver_sql("DELETE FROM snapshots"))
+
+
+def test_a_missing_row_is_named(log: SqliteLog, state: Path) -> None:
+    log.append(some(3))
+    log._writer.execute("DROP TRIGGER events_no_delete")
+    log._writer.execute("DELETE FROM events WHERE seq = 2")
+
+    with LogReader(state) as reader, pytest.raises(CorruptLogError) as caught:
+        seqs(reader)
+    assert caught.value.seq == 2
+
+
+# --- what is read ---
+
+
+def test_rows_are_picked_by_kind_model_and_run(log: SqliteLog, state: Path) -> None:
+    log.append(
+        entries([pinned("a"), released(1, model="a"), released(2, model="b"), pinned("b")])
+    )
+
+    def picked(only: Filter, **how: int) -> list[int]:
+        with LogReader(state) as reader:
+            return [entry.seq for entry in reader.read(only=only, **how)]
+
+    assert picked(Filter(kind="run.released")) == [2, 3]
+    assert picked(Filter(kind="run.")) == [2, 3]
+    assert picked(Filter(kind="model")) == [1, 4]
+    assert picked(Filter(kind="run.released.x")) == []
+    assert picked(Filter(kind="%")) == []
+    assert picked(Filter(model="b")) == [3, 4]
+    assert picked(Filter(run=1)) == [2]
+    assert picked(Filter(kind="model", model="a")) == [1]
+    assert picked(Filter(kind="model"), after=1) == [4]
+    assert picked(Filter(kind="model"), limit=1) == [1]
+    assert picked(Filter(), limit=3) == [1, 2, 3]
+    assert picked(Filter(), limit=0) == []
+
+
+def test_a_long_log_is_read_in_pages_that_hold_nothing_between(
+    log: SqliteLog, state: Path
+) -> None:
+    log.append(some(3500))
+    with LogReader(state) as reader:
+        reading = reader.read()
+        next(reading)
+        busy = log._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]
+
+        assert busy == 0
+        assert sum(1 for _ in reading) == 3499
+
+
+# --- following ---
+
+
+class Following:
+    """A thread that follows a log; `got` is set as often as an entry comes."""
+
+    def __init__(self, state: Path, after: int = 0, only: Filter = Filter()) -> None:  # noqa: B008
+        self.seen: list[Entry] = []
+        self.stop = threading.Event()
+        self.error: Exception | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, args=(state, after, only))
+        self._thread.start()
+
+    def _run(self, state: Path, after: int, only: Filter) -> None:
+        try:
+            with LogReader(state) as reader:
+                for entry in reader.follow(after, self.stop, only=only, poll_s=0.001):
+                    with self._changed:
+                        self.seen.append(entry)
+                        self._changed.notify_all()
+        except StateError as error:
+            self.error = error
+
+    def wait_for(self, count: int) -> list[int]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.seen) >= count, timeout=20)
+        return [entry.seq for entry in self.seen]
+
+    def end(self) -> None:
+        self.stop.set()
+        self.join()
+
+    def join(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def test_a_follower_sees_what_is_there_and_what_comes(log: SqliteLog, state: Path) -> None:
+    log.append(some(3))
+    follower = Following(state, after=1)
+    first = follower.wait_for(2)
+    log.append(some(2, after=3))
+    then = follower.wait_for(4)
+    follower.end()
+
+    assert first == [2, 3]
+    assert then == [2, 3, 4, 5]
+
+
+def test_a_follower_sees_owners_come_and_go(state: Path) -> None:
+    closed_log(state, 1)
+    follower = Following(state)
+    follower.wait_for(1)
+    for head in (1, 2):
+        with closing(SqliteLog.open(state)) as log:
+            log.append(some(1, after=head))
+        follower.wait_for(head + 1)
+    follower.end()
+
+    assert [entry.seq for entry in follower.seen] == [1, 2, 3]
+
+
+def test_a_follower_of_some_sees_only_those(log: SqliteLog, state: Path) -> None:
+    follower = Following(state, only=Filter(model="b"))
+    log.append(entries([pinned("a"), pinned("b"), pinned("a"), pinned("b")]))
+    seen = follower.wait_for(2)
+    follower.end()
+
+    assert seen == [2, 4]
+
+
+def test_a_follower_is_told_when_the_log_is_deleted(state: Path) -> None:
+    closed_log(state, 1)
+    follower = Following(state)
+    follower.wait_for(1)
+    StateFiles(state).database.unlink()
+    follower.join()
+
+    assert "moved, replaced or deleted" in str(follower.error)
+
+
+def test_a_follower_that_is_stopped_yields_no_more(log: SqliteLog, state: Path) -> None:
+    log.append(some(10))
+    stop = threading.Event()
+    with LogReader(state) as reader:
+        seen = []
+        for entry in reader.follow(0, stop):
+            seen.append(entry.seq)
+            stop.set()
+
+    assert seen == [1]
