@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from alembic import context
+from sqlalchemy import event
 
 
 def migrate(connection: sa.Connection) -> None:

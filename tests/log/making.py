@@ -18,9 +18,7 @@ def pinned(model: str = "m") -> Event:
 
 
 def entries(events: Iterable[Event], *, after: int = 0) -> list[Entry]:
-    return [
-        Entry(seq, AT, seq - 1 or None, event) for seq, event in enumerate(events, after + 1)
-    ]
+    return [Entry(seq, AT, seq - 1 or None, event) for seq, event in enumerate(events, after + 1)]
 
 
 def some(count: int, *, after: int = 0) -> list[Entry]:

@@ -124,9 +124,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def crashed(state: Path, start_python: Callable[..., subprocess.Popen[str]]) -> Path:
     """A state whose events are in the -wal only."""
     assert start_python(CRASH, state).wait(30) == -signal.SIGKILL
-    with closing(sqlite3.connect(f"file:{state}/moorage.db?immutable=1", uri=True)) as database:
-        with pytest.raises(sqlite3.OperationalError):
-            database.execute("SELECT * FROM events")
+    main = sqlite3.connect(f"file:{state}/moorage.db?immutable=1", uri=True)
+    with closing(main), pytest.raises(sqlite3.OperationalError):
+        main.execute("SELECT * FROM events")
     return state
 
 
@@ -200,15 +200,16 @@ def test_a_live_log_is_read_in_a_folder_that_cannot_be_written(
 
 
 @AS_ROOT
-@pytest.mark.parametrize("lost", [[], ["moorage.db-shm"]])
-def test_a_crashed_log_is_read_by_way_of_a_copy_in_a_folder_that_cannot_be_written(
-    crashed: Path, read_as_nobody: Callable[[Path], str], lost: list[str]
+@pytest.mark.parametrize(("lost", "copies"), [([], 0), (["moorage.db-shm"], 1)])
+def test_a_crashed_log_is_read_in_a_folder_that_cannot_be_written(
+    crashed: Path, read_as_nobody: Callable[[Path], str], lost: list[str], copies: int
 ) -> None:
+    """Without its -shm, SQLite cannot do it where it is: then by way of a copy that is removed."""
     for name in lost:
         (crashed / name).unlink()
     before = names(crashed)
 
-    assert read_as_nobody(crashed) == "[1, 2, 3] 3 1"
+    assert read_as_nobody(crashed) == f"[1, 2, 3] 3 {copies}"
     assert names(crashed) == before
 
 
@@ -300,9 +301,7 @@ def test_a_missing_row_is_named(log: SqliteLog, state: Path) -> None:
 
 
 def test_rows_are_picked_by_kind_model_and_run(log: SqliteLog, state: Path) -> None:
-    log.append(
-        entries([pinned("a"), released(1, model="a"), released(2, model="b"), pinned("b")])
-    )
+    log.append(entries([pinned("a"), released(1, model="a"), released(2, model="b"), pinned("b")]))
 
     def picked(only: Filter, **how: int) -> list[int]:
         with LogReader(state) as reader:
@@ -322,9 +321,7 @@ def test_rows_are_picked_by_kind_model_and_run(log: SqliteLog, state: Path) -> N
     assert picked(Filter(), limit=0) == []
 
 
-def test_a_long_log_is_read_in_pages_that_hold_nothing_between(
-    log: SqliteLog, state: Path
-) -> None:
+def test_a_long_log_is_read_in_pages_that_hold_nothing_between(log: SqliteLog, state: Path) -> None:
     log.append(some(3500))
     with LogReader(state) as reader:
         reading = reader.read()

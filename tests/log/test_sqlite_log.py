@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,9 +20,12 @@ from moorage.core.events import Entry
 from moorage.errors import CorruptLogError, ForkedError, LogUnavailableError, MoorageError
 from moorage.log.files import StateFiles
 from moorage.log.head import read_head
+from moorage.log.rows import Row
 from moorage.log.sqlite import SqliteLog
 from moorage.protocols import EventLog, Snapshot
 from moorage.testing.log import MemoryLog
+
+OTHERS = ", ".join(Row._fields[1:])
 
 
 def database(log: SqliteLog) -> sqlite3.Connection:
@@ -140,10 +144,8 @@ def test_each_hash_covers_its_row_and_the_hash_before(
         "REPLACE INTO events SELECT * FROM events WHERE seq = 1",
         "INSERT OR REPLACE INTO events SELECT * FROM events WHERE seq = 2",
         "INSERT OR IGNORE INTO events SELECT * FROM events WHERE seq = 1",
-        "INSERT INTO events SELECT seq + 2, at, kind, version, model, run, port, pid, cause,"
-        " data, hash FROM events WHERE seq = 2",
-        "INSERT INTO events SELECT NULL, at, kind, version, model, run, port, pid, cause,"
-        " data, hash FROM events WHERE seq = 2",
+        f"INSERT INTO events SELECT seq + 2, {OTHERS} FROM events WHERE seq = 2",
+        f"INSERT INTO events SELECT NULL, {OTHERS} FROM events WHERE seq = 2",
         "UPDATE log SET log_id = 'x'",
         "DELETE FROM log",
         "REPLACE INTO log SELECT * FROM log",
@@ -165,10 +167,7 @@ def test_a_foreign_append_is_an_invariant_violation(
     log: SqliteLog, foreign: sqlite3.Connection
 ) -> None:
     log.append(some(1))
-    foreign.execute(
-        "INSERT INTO events SELECT seq + 1, at, kind, version, model, run, port, pid, cause,"
-        " data, hash FROM events"
-    )
+    foreign.execute(f"INSERT INTO events SELECT seq + 1, {OTHERS} FROM events")
 
     with pytest.raises(RuntimeError, match="not the next seq"):
         log.append(some(1, after=1))
@@ -440,3 +439,30 @@ def test_a_forked_child_is_refused_and_harms_nothing(log: SqliteLog) -> None:
 
     assert os.waitstatus_to_exitcode(status) == 0
     assert [entry.seq for entry in log.read()] == [1, 2]
+
+
+FORKING = """
+import os, sys
+from pathlib import Path
+from log.making import some
+from moorage.log.reader import LogReader
+from moorage.log.sqlite import SqliteLog
+log = SqliteLog.open(Path(sys.argv[1]))
+log.append(some(1))
+child = os.fork()
+if child == 0:
+    sys.exit(0)  # with all finalisers, unlike the children of multiprocessing
+status = os.waitpid(child, 0)[1]
+log.append(some(1, after=1))
+with LogReader(sys.argv[1]) as reader:
+    print(status, reader.head, os.path.exists(log.path + "-wal"))
+log.close()
+"""
+
+
+def test_a_forked_child_that_ends_takes_nothing_from_its_parent(
+    state: Path, start_python: Callable[..., subprocess.Popen[str]]
+) -> None:
+    output, _ = start_python(FORKING, state).communicate(timeout=30)
+
+    assert output.split() == ["0", "2", "True"]

@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from moorage.errors import StateError, StateInUseError
 
@@ -120,7 +120,7 @@ class StateLock:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
-    def _wait_or_raise(self, owner: Any) -> None:
+    def _wait_or_raise(self, owner: Callable[[], str]) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise StateInUseError(str(self._path.parent), owner())
