@@ -38,7 +38,9 @@ class EventLog(Protocol):
         ...
 
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """Where it is, for messages."""
+        ...
 
     @property
     def head(self) -> int:
@@ -169,8 +171,13 @@ class FoundProcess:
 class Flag(Protocol):
     """What `threading.Event` offers of itself."""
 
-    def is_set(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> bool: ...
+    def is_set(self) -> bool:
+        """Tell whether it was set."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set or the seconds have passed; tell whether it was set."""
+        ...
 
 
 class Processes(Protocol):
@@ -213,7 +220,9 @@ class Processes(Protocol):
         """Return every live process that carries a token of this log."""
         ...
 
-    def boot_id(self) -> str: ...
+    def boot_id(self) -> str:
+        """Return what tells this boot of the machine from others."""
+        ...
 
     def close(self) -> None:
         """End the watcher and the housekeeping of log files. Processes are left alone."""
@@ -253,6 +262,10 @@ class Ports(Protocol):
 
     def stranger(self, port: int) -> Listener | None:
         """Return who keeps us from binding 127.0.0.1:port now, None when it is free. Quick."""
+        ...
+
+    def lost(self, process: RunProcess) -> Listener | None:
+        """Return who beyond the run's own tree listens on its first port, None for nobody."""
         ...
 
     def wait_ready(self, order: ReadinessOrder, cancelled: Flag) -> Readiness:
@@ -376,4 +389,6 @@ class Alarm(Protocol):
         """Replace the time to wake at; None for never. Called by the registry's thread."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Wake nobody any more."""
+        ...

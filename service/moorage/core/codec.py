@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from moorage.core.events import KINDS, Event
 
@@ -53,5 +53,5 @@ def decode(kind: str, version: int, columns: Mapping[str, Any], data: dict[str, 
 def frozen(value: Any) -> Any:
     """Return lists as tuples, all the way down."""
     if isinstance(value, list):
-        return tuple(frozen(item) for item in cast("list[Any]", value))
+        return tuple(frozen(item) for item in value)
     return value

@@ -26,6 +26,9 @@ BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """Seconds leases are refused after the first, second, ... failure in a row; the last repeats."""
 STEADY_S = 60.0
 """A run that was ready this long starts the count of failures anew."""
+REOPENED = "the run before it is ready again"
+WANTED_ENDS = frozenset({"operator", "reload", "remove", "close"})
+"""Reasons to stop a run that outlive its owner."""
 UNCOUNTED = frozenset({"port"})
 """Failure stages that are nobody's fault and spend no crash budget."""
 
@@ -38,6 +41,11 @@ def resolve(draft: Draft, name: str) -> Model:
         near = tuple(n for n in sorted(state.names) if n.lower().startswith(name[:3].lower()))[:3]
         raise UnknownModelError(name, near)
     return model
+
+
+def leaving(draft: Draft, name: str) -> bool:
+    """Tell whether a model is being removed."""
+    return _leaving(draft, draft.state.models[name])
 
 
 def _leaving(draft: Draft, model: Model) -> bool:
@@ -59,8 +67,9 @@ def define(draft: Draft, spec: ModelSpec, secrets_hash: str) -> bool:
     if old is not None and _leaving(draft, old):
         raise NameClashError(spec.name, f"{spec.name} (being removed)")
     data = spec.to_data()
-    if old is not None and old.spec.to_data() | {"secret_names": list(old.secret_names)} == data:
-        if old.secrets_hash == secrets_hash:
+    if old is not None and old.secrets_hash == secrets_hash:
+        known = old.spec.to_data() | {"secret_names": list(old.secret_names)}
+        if known == data:
             return False
     defined = draft.emit(
         ev.ModelDefined(
@@ -167,8 +176,12 @@ def refuse_unavailable(model: Model, at: str) -> None:
     if model.status == "failed":
         raise ModelUnavailableError(model.name, "failed", last, None)
     if model.status == "backoff" and at < model.until:
-        wait = seconds_between(at, model.until)
-        raise ModelUnavailableError(model.name, "backoff", last, wait)
+        raise ModelUnavailableError(model.name, "backoff", last, wait_s(model, at))
+
+
+def wait_s(model: Model, at: str) -> float:
+    """Return the seconds until a model may be tried again."""
+    return seconds_between(at, model.until) if at < model.until else 0.0
 
 
 def begin(draft: Draft, name: str, by: str, cause: int | None = None) -> Run:
@@ -339,11 +352,21 @@ def exited(
     code: int | None,
     signal: int | None,
     log_tail: tuple[str, ...],
+    port_lost: str = "",
 ) -> bool:
-    """The leader is gone, wanted or not; what is left of its tree is swept next."""
+    """The leader is gone, wanted or not; what is left of its tree is swept next.
+
+    `port_lost` says who listens on the port of a run that exited while it was loading.
+    """
     run = draft.run(number)
-    if run is None or run.exited:
+    if run is None or run.exited or run.stage in WAITING:
         return False
+    wanted = run.stage in (Stage.STOPPING, Stage.STOP_FAILED)
+    stage, error = "", ""
+    if not wanted:
+        loading = run.stage is Stage.LOADING
+        stage = ("port" if port_lost else "load") if loading else "exit"
+        error = port_lost if stage == "port" else describe_exit(code, signal)
     draft.emit(
         ev.RunExited(
             model=run.model,
@@ -351,7 +374,9 @@ def exited(
             pid=run.pid,
             code=code,
             signal=signal,
-            wanted=run.stage in (Stage.STOPPING, Stage.STOP_FAILED),
+            wanted=wanted,
+            stage=stage,
+            error=error,
             log_tail=log_tail,
         )
     )
@@ -380,6 +405,15 @@ def stop_failed(draft: Draft, number: int, pids: tuple[int, ...], problem: str) 
         return False
     draft.emit(ev.RunStopFailed(model=run.model, run=number, pids=pids, error=problem))
     return True
+
+
+def describe_exit(code: int | None, signal: int | None) -> str:
+    """Return how a process ended, in words."""
+    if signal is not None:
+        return f"killed by signal {signal}"
+    if code is not None:
+        return f"exited with status {code}"
+    return "exited, the status is unknown"
 
 
 # --- ends ---
@@ -431,7 +465,37 @@ def reopen(draft: Draft, number: int, reason: str) -> bool:
     if run is None or run.stage is not Stage.DRAINING:
         return False
     draft.emit(ev.RunReopened(model=run.model, run=number, reason=reason))
+    successor = draft.state.runs.get(draft.model_of(run).next_run or 0)
+    if successor is not None:
+        abandon(draft, successor, "cancelled", REOPENED)
     return True
+
+
+def recover(draft: Draft, number: int, *, same_boot: bool) -> bool:
+    """Bring an open run of an earlier owner to its end; what lives of it is swept."""
+    run = draft.run(number)
+    if run is None:
+        return False
+    if run.stage in WAITING:
+        abandon(draft, run, "lost", "its owner ended")
+    elif run.stage is Stage.RESERVED:
+        release(draft, run, outcome="lost", error="its owner ended")
+    else:
+        going = run.stage in (Stage.STOPPING, Stage.STOP_FAILED) or (
+            run.stage is Stage.DRAINING and run.reason in WANTED_ENDS
+        )
+        reason = run.reason if going else "recovery"
+        _stopping(draft, run, reason, stage=run.fail_stage, error=run.error)
+        if not same_boot:
+            _gone_with_the_boot(draft, number)
+    return True
+
+
+def _gone_with_the_boot(draft: Draft, number: int) -> None:
+    if draft.state.runs[number].pid is not None:
+        exited(draft, number, code=None, signal=None, log_tail=())
+    if number in draft.state.runs:
+        swept(draft, number, pids=(), seconds=0.0, peak_bytes=None)
 
 
 def stop_again(draft: Draft, number: int, reason: str) -> bool:

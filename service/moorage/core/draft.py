@@ -25,7 +25,7 @@ class Draft:
         self.entries: list[Entry] = []
         self.at = at
 
-    def emit(self, event: Event, cause: int | None | Literal["unset"] = _UNSET) -> int:
+    def emit(self, event: Event, cause: int | Literal["unset"] | None = _UNSET) -> int:
         """Add an event and return its seq. The default cause is the run's last entry."""
         if cause == "unset":
             run = self.state.runs.get(getattr(event, "run", None) or 0)

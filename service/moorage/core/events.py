@@ -37,6 +37,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCreated(Event):
+    """The first entry of a log."""
+
     kind: ClassVar[str] = "log.created"
     log_id: str
     program: str
@@ -72,6 +74,8 @@ class ServiceOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceClosed(Event):
+    """The owner closed; `kept` runs go on without it."""
+
     kind: ClassVar[str] = "service.closed"
     reason: str
     kept: tuple[int, ...]
@@ -79,6 +83,8 @@ class ServiceClosed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSet(Event):
+    """The limits from here on."""
+
     kind: ClassVar[str] = "limits.set"
     max_loaded: int
     memory_limit: int | None
@@ -101,6 +107,8 @@ class ModelDefined(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRemoved(Event):
+    """A model and its names are gone."""
+
     kind: ClassVar[str] = "model.removed"
     model: str
     reason: str
@@ -108,12 +116,16 @@ class ModelRemoved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPinned(Event):
+    """Never a victim of eviction from here on."""
+
     kind: ClassVar[str] = "model.pinned"
     model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelUnpinned(Event):
+    """May be evicted again."""
+
     kind: ClassVar[str] = "model.unpinned"
     model: str
 
@@ -172,6 +184,8 @@ class ModelReset(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFetching(Event):
+    """A run began; its files come first."""
+
     kind: ClassVar[str] = "run.fetching"
     model: str
     run: int
@@ -208,7 +222,7 @@ class RunQueued(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAbandoned(Event):
-    """Ended without ever having reserved. `outcome` as in RunReleased."""
+    """Ended without ever having reserved. `outcome` as in RunReleased, or `refused`."""
 
     kind: ClassVar[str] = "run.abandoned"
     model: str
@@ -248,6 +262,8 @@ class RunLaunching(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLaunched(Event):
+    """The leader was spawned; pid, start ticks and boot id tell it from any other."""
+
     kind: ClassVar[str] = "run.launched"
     model: str
     run: int
@@ -306,6 +322,8 @@ class RunDraining(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReopened(Event):
+    """The reason of a drain is gone: ready again, at its old place in the LRU order."""
+
     kind: ClassVar[str] = "run.reopened"
     model: str
     run: int
@@ -327,7 +345,10 @@ class RunStopping(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExited(Event):
-    """The leader is gone; `code` and `signal` are both None when the kernel did not tell."""
+    """The leader is gone; `code` and `signal` are both None when the kernel did not tell.
+
+    `stage` is where an exit nobody wanted broke the run (`load`, `port`, `exit`), else empty.
+    """
 
     kind: ClassVar[str] = "run.exited"
     model: str
@@ -336,6 +357,8 @@ class RunExited(Event):
     code: int | None
     signal: int | None
     wanted: bool
+    stage: str = ""
+    error: str = ""
     log_tail: tuple[str, ...] = ()
 
 
@@ -353,6 +376,8 @@ class RunSwept(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStopFailed(Event):
+    """Something outlived SIGKILL: port and room stay taken until it exits."""
+
     kind: ClassVar[str] = "run.stop_failed"
     model: str
     run: int

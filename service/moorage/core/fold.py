@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from moorage.core import events as ev
-from moorage.core.lifecycle import LOADING, Stage, step
+from moorage.core.lifecycle import step
 from moorage.core.state import Failure, Model, Run, State, expand
 from moorage.spec import spec_from_data
 
 FOLD_VERSION = 1
-"""Raise it when the same events add up to another state: snapshots of other versions are dropped."""
+"""Raise it when the same events add up to another state: other snapshots are dropped."""
 
 
 class FoldError(Exception):
@@ -291,11 +291,9 @@ def _stopping(state: State, entry: ev.Entry, event: ev.RunStopping) -> None:
 
 
 def _exited(state: State, entry: ev.Entry, event: ev.RunExited) -> None:
-    before = state.runs[event.run]
     changes: dict[str, Any] = {}
     if not event.wanted:
-        stage = "load" if before.stage in LOADING else "exit"
-        changes = {"reason": "exited", "fail_stage": stage, "error": describe_exit(event)}
+        changes = {"reason": "exited", "fail_stage": event.stage, "error": event.error}
     _move(
         state,
         entry,
@@ -353,15 +351,6 @@ def _usage(state: State, entry: ev.Entry, event: ev.UsageNoted) -> None:
     for number, granted in event.leases:
         run = state.runs[number]
         state.runs[number] = replace(run, leases=run.leases + granted)
-
-
-def describe_exit(event: ev.RunExited | Any) -> str:
-    """Return how a process ended, in words."""
-    if event.signal is not None:
-        return f"killed by signal {event.signal}"
-    if event.code is not None:
-        return f"exited with status {event.code}"
-    return "exited, the status is unknown"
 
 
 def _continued(state: State, entry: ev.Entry, event: ev.LogContinued) -> None:

@@ -27,11 +27,11 @@ def over_limits(state: State) -> bool:
 
 
 def _ports(state: State) -> Iterator[str]:
-    for port, run in state.held.items():
+    for port, holder in state.held.items():
         if port in state.free:
             yield f"port {port} is both held and free"
-        if run not in state.runs or port not in state.runs[run].ports:
-            yield f"port {port} is held by run {run}, which does not have it"
+        if holder not in state.runs or port not in state.runs[holder].ports:
+            yield f"port {port} is held by run {holder}, which does not have it"
     for run in state.runs.values():
         holds = run.stage in HOLDING
         if holds != bool(run.ports):

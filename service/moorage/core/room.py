@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from moorage.core import events as ev
+from moorage.core.decide import reopen
 from moorage.core.draft import Draft
 from moorage.core.lifecycle import Stage
 from moorage.core.state import Run, State
 
 FOR_ROOM = frozenset({"room", "memory", "limits"})
 """Drain reasons that end when the room is no longer wanted."""
+
+KEPT = "kept for an older request"
 
 Why = Literal["room", "memory", "idle", "limits"]
 
@@ -49,15 +52,16 @@ class Observed:
     usage: Mapping[int, Usage]
     kept: Mapping[int, frozenset[int]] = field(default_factory=dict[int, frozenset[int]])
     spared: frozenset[tuple[int, int]] = frozenset()
-    blocked: Callable[[int], ev.PortBlocked | None] = lambda port: None
+    blocked: Callable[[int], ev.PortBlocked | None] = lambda _port: None
     immobile: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """A queue entry that can never be admitted as things stand."""
+    """A queue entry that can never be admitted as things stand; it was abandoned."""
 
     run: int
+    model: str
     why: Literal["room", "ports"]
     holders: tuple[str, ...]
 
@@ -183,6 +187,7 @@ class _Pass:
         self.order = lru_order(draft.state, observed)
         self.wanted: set[int] = set()  # runs whose drain for room still has a reason
         self.noted = False
+        self._passed: set[int] = set()  # entries that wait for an older request only
 
     @property
     def state(self) -> State:
@@ -206,9 +211,13 @@ class _Pass:
             need = _need(self.state, run.model)
             if virtual.holds(need):
                 if real.holds(need) and not self._reserve(run):
+                    if number not in self.state.runs:
+                        continue
                     return
             else:
                 made = self._make_room(run, need - virtual)
+                if made is None and number in self._passed:
+                    continue
                 if made is None:
                     return
                 virtual += made
@@ -224,15 +233,24 @@ class _Pass:
             if could_ever_fit(self.state, name):
                 fitting.append(number)
             else:
-                self.outcome.refused.append(NoRoom(number, "room", who_holds(self.state)))
+                self._refuse(self.state.runs[number], "room", who_holds(self.state))
         return fitting
+
+    def _refuse(self, run: Run, why: Literal["room", "ports"], holders: tuple[str, ...]) -> None:
+        held = ", ".join(holders) or "the limits alone"
+        self.draft.emit(
+            ev.RunAbandoned(
+                model=run.model, run=run.run, outcome="refused", error=f"no {why}, held by {held}"
+            )
+        )
+        self.outcome.refused.append(NoRoom(run.run, run.model, why, holders))
 
     def _reserve(self, run: Run) -> bool:
         wanted = self.state.models[run.model].spec.ports
         ports = self._free_ports(wanted, run)
         if len(ports) < wanted:
             if not any(self.state.in_stage(Stage.STOPPING)):
-                self.outcome.refused.append(NoRoom(run.run, "ports", _port_holders(self.state)))
+                self._refuse(run, "ports", _port_holders(self.state))
             return False
         self.draft.emit(
             ev.RunReserved(
@@ -261,6 +279,7 @@ class _Pass:
     def _make_room(self, run: Run, deficit: Space) -> Space | None:
         """Evict for a queue entry and return the room that is coming, or drain and return None."""
         if run.run in self.observed.immobile:
+            self._passed.add(run.run)
             return None
         skipped: list[tuple[int, str]] = []
         able = [r for r in self.order if self._able(r, run.run, skipped)]
@@ -278,6 +297,8 @@ class _Pass:
         for victim in chosen or ():
             self.wanted.add(victim)
             self.evict(victim, run, why, skipped, stop=False)
+        if chosen is None and any(reason == KEPT for _, reason in skipped):
+            self._passed.add(run.run)
         return None
 
     def _able(self, number: int, entry: int, skipped: list[tuple[int, str]]) -> bool:
@@ -295,7 +316,7 @@ class _Pass:
         if self.state.models[run.model].pinned:
             return "pinned"
         if run.run in self.observed.kept.get(entry, frozenset()):
-            return "kept for an older request"
+            return KEPT
         seen = self.observed.usage.get(run.run)
         if seen is None:
             return "not observed"
@@ -397,7 +418,7 @@ class _Pass:
             if run.reason in FOR_ROOM and run.run not in self.wanted:
                 gone = run.for_run not in self.state.runs
                 reason = "the request left" if gone else "room was found elsewhere"
-                self.draft.emit(ev.RunReopened(model=run.model, run=run.run, reason=reason))
+                reopen(self.draft, run.run, reason)
 
 
 def _port_holders(state: State) -> tuple[str, ...]:

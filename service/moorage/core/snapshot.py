@@ -62,5 +62,5 @@ def state_from_data(data: Mapping[str, Any]) -> State:
         lru=tuple(data["lru"]),
         queue=tuple(data["queue"]),
         free=dict.fromkeys(data["free"]),
-        held={port: run for port, run in data["held"]},
+        held=dict(data["held"]),
     )

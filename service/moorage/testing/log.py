@@ -100,12 +100,11 @@ class MemoryLog:
 
     def read(self, after: int = 0, *, limit: int | None = None) -> Iterator[Entry]:
         """Yield entries in order; see EventLog."""
-        left = self.head if limit is None else limit
-        while left > 0 and after < self.head:
+        last = None if limit is None else after + limit
+        while after < min(self.head if last is None else last, self.head):
             self._check_usable()
             yield to_entry(self._storage.rows[after], self._path)
             after += 1
-            left -= 1
 
     def snapshot(self, fold_version: int) -> Snapshot | None:
         """Return the newest snapshot of this fold version."""

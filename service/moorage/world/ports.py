@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from moorage.protocols import LOOPBACK, Flag, Listener, Readiness, ReadinessOrder
+from moorage.protocols import LOOPBACK, Flag, Listener, Readiness, ReadinessOrder, RunProcess
 from moorage.world import probing, sockets
 from moorage.world.processes import LocalProcesses
 from moorage.world.procfs import local_system
@@ -49,11 +49,21 @@ class LocalPorts:
 
     def wait_ready(self, order: ReadinessOrder, cancelled: Flag) -> Readiness:
         """Poll until ready, lost, timed out or cancelled. Blocks; `cancelled` ends it at once."""
+        return _Wait(order, cancelled, self._tree(order.process), self).run()
+
+    def lost(self, process: RunProcess) -> Listener | None:
+        """Return who beyond the run's own tree listens on its first port, None for nobody."""
+        port = process.ports[0]
+        strangers = self.strangers_on(port, self._tree(process))
+        if not strangers:
+            return None
+        pid = strangers[0]
+        return Listener(port, pid, self._system.command(pid) if pid else "")
+
+    def _tree(self, process: RunProcess) -> Tree:
         if self._processes is not None:
-            tree = self._processes.tree(order.process)
-        else:
-            tree = Tree(self._system, order.process)
-        return _Wait(order, cancelled, tree, self).run()
+            return self._processes.tree(process)
+        return Tree(self._system, process)
 
     def strangers_on(self, port: int, tree: Tree) -> list[int | None]:
         """Return who, beyond the tree, gets connections to the port; None: not to be seen."""

@@ -1,0 +1,349 @@
+"""What callers ask of the registry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moorage.actors import messages as msg
+from moorage.actors.desk import AnyTicket
+from moorage.actors.effects import grant, grant_joint, order_stop
+from moorage.actors.gate import Lease
+from moorage.core import decide
+from moorage.core import events as ev
+from moorage.core.draft import Draft
+from moorage.core.lifecycle import LOADING, WAITING, Stage
+from moorage.core.room import FOR_ROOM, could_ever_fit
+from moorage.core.state import Run
+from moorage.errors import (
+    ConfigurationError,
+    MoorageError,
+    ServiceClosedError,
+    WouldDeadlockError,
+)
+
+if TYPE_CHECKING:
+    from moorage.actors.registry import Registry, UsageMap
+
+
+def answer(registry: Registry, message: msg.FromCaller) -> None:
+    """Do what a caller asks, or fail its ticket with what stood in the way."""
+    if isinstance(message, msg.Left):
+        left(registry, message.ticket)
+        return
+    if registry.volatile.closing is not None or registry.volatile.closed:
+        message.ticket.fail(ServiceClosedError(message.ticket.asked))
+        registry.desk.leave(message.ticket)
+        return
+    try:
+        _do(registry, message)
+    except MoorageError as error:
+        message.ticket.fail(error)
+        registry.desk.leave(message.ticket)
+
+
+def _do(registry: Registry, message: msg.FromCaller) -> None:
+    match message:
+        case msg.Want():
+            _want(registry, message.ticket)
+        case msg.Define():
+            _define(registry, message)
+        case msg.Remove():
+            _remove(registry, message)
+        case msg.Stop():
+            _stop(registry, message)
+        case msg.Pin():
+            name, pinned = message.name, message.pinned
+            registry.settle(lambda draft, _: decide.pin(draft, name, pinned=pinned), must=True)
+            message.ticket.grant(None)
+        case msg.Reset():
+            name = message.name
+            registry.settle(lambda draft, _: decide.reset(draft, name, "operator"), must=True)
+            message.ticket.grant(None)
+        case msg.SetLimits():
+            _set_limits(registry, message)
+        case msg.Close():
+            registry.volatile.closing = message
+            registry.desk.fail_all(lambda ticket: ServiceClosedError(ticket.asked))
+        case msg.Open():
+            _open(registry, message)
+        case msg.Left():
+            pass
+
+
+# --- leases and starts ---
+
+
+def _want(registry: Registry, ticket: AnyTicket) -> None:
+    if not ticket.open or _nested(registry, ticket):
+        registry.desk.leave(ticket)
+        return
+    runs: list[int] = []
+
+    def fact(draft: Draft, _usage: UsageMap) -> None:
+        runs[:] = [
+            decide.request(draft, name, ticket.asked, start=not ticket.leases).run
+            for name in ticket.names
+        ]
+        _refuse_deadlock(registry, draft, ticket, runs)
+
+    def then() -> None:
+        for run in runs:
+            registry.volatile.unasked.discard(run)
+            registry.desk.attach(ticket, run)
+
+    if not registry.settle(fact, must=True, then=then):
+        registry.later(msg.Want(ticket))
+        return
+    for number in runs:
+        gate = registry.hall.get(number)
+        run = registry.state.runs.get(number)
+        if gate is not None and run is not None and run.stage is Stage.READY:
+            grant(registry, gate, registry.desk.take(number))
+    if len(ticket.names) > 1:
+        grant_joint(registry)
+
+
+def _nested(registry: Registry, ticket: AnyTicket) -> bool:
+    """Grant a run again to whoever holds it already, also while it drains."""
+    if len(ticket.names) != 1 or not ticket.leases:
+        return False
+    model = decide.resolve(registry.ledger.draft(), ticket.names[0])
+    gate = registry.hall.get(model.run)
+    if gate is None or not gate.held_by(ticket.owner):
+        return False
+    lease = Lease(gate, ticket.owner)
+    if not ticket.grant(lease):
+        lease.release()
+    return True
+
+
+def _refuse_deadlock(registry: Registry, draft: Draft, ticket: AnyTicket, runs: list[int]) -> None:
+    held = frozenset(registry.hall.owned().get(ticket.owner, ()))
+    for number in runs if held else ():
+        run = draft.state.runs[number]
+        if run.stage not in WAITING or run.model not in draft.state.models:
+            continue
+        fits = could_ever_fit(draft.state, run.model)
+        if fits and not could_ever_fit(draft.state, run.model, held):
+            names = [draft.state.runs[r].model for r in sorted(held) if r in draft.state.runs]
+            raise WouldDeadlockError(run.model, names)
+
+
+def left(registry: Registry, ticket: AnyTicket) -> None:
+    """Take a caller that waits no more out of the count; undo what was begun for it alone."""
+    for number in registry.desk.leave(ticket):
+        run = registry.state.runs.get(number)
+        if run is not None and run.stage in WAITING and number not in registry.volatile.unasked:
+            _cancel(registry, number)
+    for number in registry.desk.forget_end(ticket):
+        _give_up_removal(registry, number)
+
+
+def _cancel(registry: Registry, number: int) -> None:
+    registry.settle(lambda draft, _: decide.cancel(draft, number, "nobody waits"), must=False)
+
+
+def _give_up_removal(registry: Registry, number: int) -> None:
+    run = registry.state.runs.get(number)
+    if run is None or run.reason != "remove" or run.stage is not Stage.DRAINING:
+        return
+    if not registry.desk.awaits_end(number):
+        registry.settle(
+            lambda draft, _: decide.reopen(draft, number, "the removal was given up"), must=False
+        )
+
+
+# --- models ---
+
+
+def _define(registry: Registry, message: msg.Define) -> None:
+    names = {spec.name for spec, _ in message.specs}
+
+    def fact(draft: Draft, usage: UsageMap) -> None:
+        if message.whole:
+            for name in sorted(set(draft.state.models) - names):
+                if not decide.leaving(draft, name):
+                    decide.remove(draft, name, force=False, leases=_leases(draft, usage, name))
+        for spec, secrets_hash in message.specs:
+            old = draft.state.models.get(spec.name)
+            if decide.define(draft, spec, secrets_hash):
+                run = decide.outdated(draft, draft.state.models[spec.name], old)
+                if run is not None:
+                    _reload(registry, draft, run, _leases(draft, usage, spec.name))
+
+    def then() -> None:
+        registry.volatile.specs.update({spec.name: spec for spec, _ in message.specs})
+
+    registry.settle(fact, must=True, then=then)
+    message.ticket.grant(None)
+
+
+def _reload(registry: Registry, draft: Draft, run: Run, leases: int) -> None:
+    decide.stop(draft, run.run, "reload", force=False, leases=leases)
+    model = draft.state.models[run.model]
+    if registry.desk.waiting(run.run) and model.next_run is None:
+        decide.begin(draft, run.model, run.requested_by)
+
+
+def _leases(draft: Draft, usage: UsageMap, name: str) -> int:
+    seen = usage.get(draft.state.models[name].run or 0)
+    return seen.leases if seen else 0
+
+
+def _remove(registry: Registry, message: msg.Remove) -> None:
+    waits_for: list[int | None] = []
+
+    def fact(draft: Draft, usage: UsageMap) -> None:
+        model = decide.resolve(draft, message.name)
+        if message.force and model.run is not None:
+            registry.volatile.forced.add(model.run)
+        leases = _leases(draft, usage, model.name)
+        run = decide.remove(draft, message.name, force=message.force, leases=leases)
+        waits_for[:] = [run]
+
+    def then() -> None:
+        run = waits_for[0]
+        if run is None:
+            message.ticket.grant(None)
+        else:
+            registry.desk.await_end(run, message.ticket)
+
+    _once(registry, registry.settle(fact, must=True, then=then), message)
+
+
+def _stop(registry: Registry, message: msg.Stop) -> None:
+    """Operators' stops do not wait for the disk, holds do: they are asked to last."""
+    waits_for: list[int | None] = [None]
+
+    def fact(draft: Draft, usage: UsageMap) -> None:
+        model = decide.resolve(draft, message.name)
+        waits_for[:] = [model.run]
+        if message.hold:
+            decide.hold(draft, message.name, "stopped on purpose")
+        if model.next_run is not None:
+            decide.cancel(draft, model.next_run, "operator")
+        if model.run is None:
+            return
+        if message.force:
+            registry.volatile.forced.add(model.run)
+        leases = _leases(draft, usage, model.name)
+        decide.stop(draft, model.run, "operator", force=message.force, leases=leases)
+        decide.stop_again(draft, model.run, "operator")
+
+    def then() -> None:
+        run = registry.state.runs.get(waits_for[0] or 0)
+        if run is None:
+            message.ticket.grant(None)
+        else:
+            registry.desk.await_end(run.run, message.ticket)
+
+    before = registry.state
+    _once(registry, registry.settle(fact, must=message.hold, then=then), message)
+    run = before.runs.get(waits_for[0] or 0)
+    if run is not None and run.stage is Stage.STOPPING and message.force:
+        order_stop(registry, run, hurry=True)
+
+
+def _once(registry: Registry, settled: bool, message: msg.FromCaller) -> None:
+    if not settled:
+        registry.later(message)
+
+
+def _set_limits(registry: Registry, message: msg.SetLimits) -> None:
+    def fact(draft: Draft, _usage: UsageMap) -> None:
+        state = draft.state
+        limits = ev.LimitsSet(
+            max_loaded=state.max_loaded if message.max_loaded is None else message.max_loaded,
+            memory_limit=state.memory_limit
+            if message.memory_limit is ...
+            else message.memory_limit,
+            min_residency_s=(
+                state.min_residency_s
+                if message.min_residency_s is None
+                else message.min_residency_s
+            ),
+        )
+        now = (state.max_loaded, state.memory_limit, state.min_residency_s)
+        if now != (limits.max_loaded, limits.memory_limit, limits.min_residency_s):
+            draft.emit(limits)
+
+    registry.settle(fact, must=True)
+    message.ticket.grant(None)
+
+
+# --- open and close ---
+
+
+def _open(registry: Registry, message: msg.Open) -> None:
+    def fact(draft: Draft, _usage: UsageMap) -> None:
+        if draft.state.seq == 0:
+            draft.emit(message.created)
+        if draft.state.log_id != message.created.log_id:
+            raise ConfigurationError("state", "the log's id is not the one its events say")
+        draft.emit(message.opened)
+        for number in tuple(draft.state.runs):
+            run = draft.state.runs[number]
+            same_boot = run.boot_id in ("", message.opened.boot_id)
+            decide.recover(draft, number, same_boot=same_boot)
+
+    registry.settle(fact, must=True)
+    for found in message.strays:
+        registry.reap(found)
+    message.ticket.grant(None)
+
+
+def close_step(registry: Registry) -> None:
+    """Go on closing: cancel, stop or keep, and when nothing is left to wait for, say so."""
+    closing = registry.volatile.closing
+    if closing is None or registry.volatile.closed:
+        return
+    force = registry.clock.monotonic() >= closing.force_at
+
+    def fact(draft: Draft, usage: UsageMap) -> None:
+        for run in tuple(draft.state.runs.values()):
+            seen = usage.get(run.run)
+            _close_run(draft, run, seen.leases if seen else 0, keep=closing.keep, force=force)
+
+    if force:
+        registry.volatile.forced.update(registry.state.runs)
+    registry.settle(fact, must=False)
+    if not any(_unfinished(run, keep=closing.keep) for run in registry.state.runs.values()):
+        _finish(registry, closing)
+
+
+def _close_run(draft: Draft, run: Run, leases: int, *, keep: bool, force: bool) -> None:
+    if run.stage in WAITING or run.stage is Stage.RESERVED:
+        decide.cancel(draft, run.run, "close")
+    elif not keep:
+        decide.stop(draft, run.run, "close", force=force, leases=leases)
+    elif run.stage is Stage.DRAINING and run.reason in FOR_ROOM:
+        decide.reopen(draft, run.run, "kept at close")
+    elif run.stage is Stage.DRAINING and (force or leases == 0):
+        decide.drained(draft, run.run)
+
+
+def _unfinished(run: Run, *, keep: bool) -> bool:
+    if run.stage is Stage.STOP_FAILED:
+        return False
+    if keep:
+        return run.stage not in (Stage.LOADING, Stage.READY)
+    return True
+
+
+def _finish(registry: Registry, closing: msg.Close) -> None:
+    state = registry.state
+    left_over = tuple(
+        f"{run.model} run {run.run} (pids {', '.join(map(str, run.left_pids)) or 'unknown'})"
+        for run in state.in_stage(Stage.STOP_FAILED)
+    )
+    kept = tuple(r.run for r in state.runs.values() if r.stage in LOADING | {Stage.READY})
+    registry.settle(
+        lambda draft, _: draft.emit(
+            ev.ServiceClosed(reason="keep" if closing.keep else "stop", kept=kept)
+        ),
+        must=False,
+    )
+    registry.ledger.flush()
+    registry.volatile.closed = True
+    registry.hall.end_all()
+    closing.ticket.grant(left_over)

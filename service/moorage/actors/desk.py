@@ -1,0 +1,111 @@
+"""Who waits for which run. Volatile: a crash answers nobody, the callers' deadlines do."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from moorage.actors.tickets import Ticket
+
+AnyTicket = Ticket[Any]
+
+
+class Desk:
+    """Open tickets. `enter` and the count at the door are called by callers, the rest by the
+    registry's thread.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._open: dict[int, AnyTicket] = {}
+        self._by_run: dict[int, dict[int, AnyTicket]] = {}
+        self._ends: dict[int, list[AnyTicket]] = {}
+        self._deadlines: list[tuple[float, int]] = []
+
+    def enter(self, ticket: AnyTicket) -> bool:
+        """Count a caller in; False when `limit` wait already. Announce, then look: no lock."""
+        self._open[ticket.number] = ticket
+        if len(self._open) > self.limit:
+            del self._open[ticket.number]
+            return False
+        return True
+
+    def leave(self, ticket: AnyTicket) -> list[int]:
+        """Take a ticket away and return the runs nobody waits for any more."""
+        self._open.pop(ticket.number, None)
+        lonely = [run for run, waiting in self._by_run.items() if ticket.number in waiting]
+        for run in lonely:
+            del self._by_run[run][ticket.number]
+        return [run for run in lonely if not self.waiting(run)]
+
+    def attach(self, ticket: AnyTicket, run: int) -> None:
+        """Let a ticket wait for a run."""
+        self._by_run.setdefault(run, {})[ticket.number] = ticket
+        heapq.heappush(self._deadlines, (ticket.deadline, ticket.number))
+
+    def waiting(self, run: int) -> list[AnyTicket]:
+        """Return the open tickets of a run, oldest first."""
+        tickets = self._by_run.get(run)
+        return [tickets[n] for n in sorted(tickets) if tickets[n].open] if tickets else []
+
+    def take(self, run: int) -> list[AnyTicket]:
+        """Return the open tickets of a run, which then wait for it no more."""
+        tickets = self.waiting(run)
+        self._by_run.pop(run, None)
+        return tickets
+
+    def joint(self) -> list[AnyTicket]:
+        """Return the open tickets that want several models, oldest first."""
+        return [t for n, t in sorted(self._open.copy().items()) if len(t.names) > 1 and t.open]
+
+    def await_end(self, run: int, ticket: AnyTicket) -> None:
+        """Let a ticket wait for the end of a run."""
+        self._ends.setdefault(run, []).append(ticket)
+
+    def take_ends(self, run: int) -> list[AnyTicket]:
+        """Return who waited for the end of a run."""
+        return self._ends.pop(run, [])
+
+    def awaits_end(self, run: int) -> list[AnyTicket]:
+        """Return the open tickets that wait for the end of a run."""
+        return [ticket for ticket in self._ends.get(run, []) if ticket.open]
+
+    def forget_end(self, ticket: AnyTicket) -> Iterator[int]:
+        """Take a ticket from the ends it waited for; yield those runs."""
+        for run, tickets in self._ends.items():
+            if ticket in tickets:
+                tickets.remove(ticket)
+                yield run
+
+    def expired(self, now: float) -> list[AnyTicket]:
+        """Return open tickets whose deadline has passed."""
+        expired: list[AnyTicket] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            ticket = self._open.get(heapq.heappop(self._deadlines)[1])
+            if ticket is not None and ticket.open:
+                expired.append(ticket)
+        return expired
+
+    def next_deadline(self) -> float | None:
+        """Return the earliest deadline of an open ticket."""
+        while self._deadlines and self._deadlines[0][1] not in self._open:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def fail_all(self, make: Callable[[AnyTicket], BaseException]) -> None:
+        """Answer every open ticket with an error. May run while the registry dies."""
+        ends = [ticket for tickets in self._ends.values() for ticket in tickets]
+        for ticket in [*self._open.copy().values(), *ends]:
+            ticket.fail(make(ticket))
+            self._open.pop(ticket.number, None)
+        self._by_run.clear()
+        self._ends.clear()
+
+    def done(self, tickets: Iterable[AnyTicket]) -> None:
+        """Forget answered tickets."""
+        for ticket in tickets:
+            self.leave(ticket)
+
+    def __len__(self) -> int:
+        return len(self._open)

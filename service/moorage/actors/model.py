@@ -1,0 +1,251 @@
+"""What the actor of a model does: drives the workers of its runs, one operation at a time a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, assert_never
+
+from moorage.actors import messages as msg
+from moorage.errors import ConfigurationError
+from moorage.protocols import (
+    LOOPBACK,
+    Backends,
+    ExitStatus,
+    FetchCancelledError,
+    Fetcher,
+    FetchFailedError,
+    Flag,
+    Identity,
+    LaunchFailedError,
+    LaunchOrder,
+    LaunchPlan,
+    PlanRequest,
+    Ports,
+    Processes,
+    ReadinessOrder,
+    RunProcess,
+)
+from moorage.spec import ModelSpec
+
+KILL_WAIT_S = 5.0
+"""Seconds after SIGKILL until a stop is called failed."""
+MASK = "***"
+
+
+class Worker(Protocol):
+    """Runs functions one after another, off the actor's thread."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run this after all that was submitted before."""
+        ...
+
+    def close(self) -> None:
+        """End after what was submitted."""
+        ...
+
+
+class SettableFlag(Flag, Protocol):
+    """What `threading.Event` offers of itself."""
+
+    def set(self) -> None:
+        """Set it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """All that a model actor reaches the world through."""
+
+    log_id: str
+    logs: Path
+    processes: Processes
+    ports: Ports
+    backends: Backends
+    fetcher: Fetcher
+    new_worker: Callable[[str], Worker]
+    new_flag: Callable[[], SettableFlag]
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the actor knows of one run. Fields past `hurry` are set by its worker only."""
+
+    number: int
+    worker: Worker
+    cancelled: SettableFlag
+    hurry: SettableFlag
+    spec: ModelSpec | None = None
+    plan: LaunchPlan | None = None
+    ports: tuple[int, ...] = ()
+    process: RunProcess | None = None
+    log_file: Path | None = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+class ModelLogic:
+    """The plain logic behind a model actor; `handle` runs in the actor's thread, never blocks."""
+
+    def __init__(self, name: str, world: World, tell: Callable[[msg.FromModel], None]) -> None:
+        self.name = name
+        self._world = world
+        self._tell = tell
+        self._runs: dict[int, _Run] = {}
+
+    def handle(self, message: msg.ToModel) -> None:
+        """Start what the registry decided."""
+        run = self._runs.get(message.run) or self._begin(message.run)
+        match message:
+            case msg.Fetch():
+                run.worker.submit(lambda: self._fetch(run, message))
+            case msg.Prepare():
+                run.worker.submit(lambda: self._prepare(run, message))
+            case msg.Launch():
+                run.worker.submit(lambda: self._launch(run, message))
+            case msg.StopRun():
+                run.cancelled.set()
+                if message.hurry:
+                    run.hurry.set()
+                run.worker.submit(lambda: self._stop(run, message))
+            case msg.Forget():
+                run.cancelled.set()
+                run.worker.close()
+                del self._runs[message.run]
+            case _:
+                assert_never(message)
+
+    def close(self) -> None:
+        """End the workers; what they are in goes on to its end."""
+        for run in self._runs.values():
+            run.cancelled.set()
+            run.worker.close()
+        self._runs.clear()
+
+    def _begin(self, number: int) -> _Run:
+        world = self._world
+        run = _Run(
+            number=number,
+            worker=world.new_worker(f"{self.name}-{number}"),
+            cancelled=world.new_flag(),
+            hurry=world.new_flag(),
+        )
+        self._runs[number] = run
+        return run
+
+    # --- in the worker ---
+
+    def _fetch(self, run: _Run, order: msg.Fetch) -> None:
+        done = msg.FetchDone(run.number, None, "the fetch ended without an answer")
+        try:
+            fetched = self._world.fetcher.fetch(
+                order.spec,
+                lambda progress: self._tell(msg.FetchProgress(run.number, progress)),
+                run.cancelled,
+            )
+            done = msg.FetchDone(run.number, fetched)
+        except (FetchFailedError, FetchCancelledError) as error:
+            done = msg.FetchDone(run.number, None, str(error) or "cancelled")
+        finally:
+            self._tell(done)
+
+    def _prepare(self, run: _Run, order: msg.Prepare) -> None:
+        done = msg.PrepareDone(run.number, None, problem="preparing ended without an answer")
+        try:
+            run.spec, run.ports = order.spec, order.ports
+            run.secrets = tuple(value for value in order.spec.secrets.values() if value)
+            backend = self._world.backends.get(order.spec.backend)
+            run.plan = plan = backend.plan(
+                PlanRequest(spec=order.spec, path=order.path, host=LOOPBACK, ports=order.ports)
+            )
+            run.log_file = self._world.logs / self.name / f"{run.number:06d}.log"
+            argv = tuple(self._masked(run, arg) for arg in plan.argv)
+            done = msg.PrepareDone(run.number, plan, argv, str(run.log_file))
+        except (LaunchFailedError, ConfigurationError) as error:
+            done = msg.PrepareDone(run.number, None, problem=str(error))
+        finally:
+            self._tell(done)
+
+    def _launch(self, run: _Run, order: msg.Launch) -> None:
+        done = msg.LaunchDone(run.number, None, "the launch ended without an answer")
+        identity: Identity | None = None
+        try:
+            if run.cancelled.is_set():
+                done = msg.LaunchDone(run.number, None, "cancelled before the spawn")
+                return
+            launch = self._order(run, order)
+            identity = self._world.processes.launch(launch)
+            run.process = RunProcess(
+                run=run.number, token=launch.token, identity=identity, ports=run.ports
+            )
+            done = msg.LaunchDone(run.number, identity)
+        except LaunchFailedError as error:
+            done = msg.LaunchDone(run.number, None, self._masked(run, error.problem))
+        finally:
+            self._tell(done)
+        if run.process is not None:
+            self._world.processes.watch(run.process, lambda status: self._exited(run, status))
+            self._wait_ready(run, run.process)
+
+    def _order(self, run: _Run, order: msg.Launch) -> LaunchOrder:
+        spec, plan, log_file = run.spec, run.plan, run.log_file
+        if spec is None or plan is None or log_file is None:
+            raise LaunchFailedError("the launch was ordered before it was prepared")
+        return LaunchOrder(
+            model=self.name,
+            run=run.number,
+            token=f"{self._world.log_id}:{run.number}:{order.nonce}",
+            argv=plan.argv,
+            log_file=log_file,
+            env={**plan.env, **spec.env, **spec.secrets},
+            inherit_env=spec.inherit_env,
+            cwd=spec.cwd,
+        )
+
+    def _wait_ready(self, run: _Run, process: RunProcess) -> None:
+        spec, plan = run.spec, run.plan
+        if spec is None or plan is None:
+            raise RuntimeError(f"run {run.number} was launched without a plan")
+        readiness = self._world.ports.wait_ready(
+            ReadinessOrder(
+                process=process,
+                port=run.ports[0],
+                health_path=spec.health_path or plan.health_path,
+                timeout_s=spec.load_timeout_s,
+                owner_check=spec.owner_check,
+            ),
+            run.cancelled,
+        )
+        self._tell(msg.ReadyDone(run.number, readiness))
+
+    def _exited(self, run: _Run, status: ExitStatus) -> None:
+        """Runs in the watcher's thread."""
+        run.cancelled.set()
+        tail = self._world.processes.log_tail(run.log_file) if run.log_file else ()
+        masked = tuple(self._masked(run, line) for line in tail)
+        self._tell(msg.ExitSeen(run.number, status, masked))
+
+    def _stop(self, run: _Run, order: msg.StopRun) -> None:
+        done = msg.StopDone(run.number, None, "the stop ended without an answer")
+        try:
+            signals = order.signals
+            if signals is None:
+                signals = run.plan.stop_signals if run.plan else ()
+            process = run.process or order.process
+            if run.process is None and process.identity is not None:
+                run.process = process
+                self._world.processes.watch(process, lambda status: self._exited(run, status))
+            report = self._world.processes.stop(
+                process,
+                signals,
+                kill_wait_s=KILL_WAIT_S,
+                hurry=run.hurry,
+            )
+            done = msg.StopDone(run.number, report)
+        finally:
+            self._tell(done)
+
+    def _masked(self, run: _Run, text: str) -> str:
+        for secret in run.secrets:
+            text = text.replace(secret, MASK)
+        return text

@@ -1,0 +1,259 @@
+"""What model actors and gates tell the registry."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from moorage.actors import effects
+from moorage.actors import messages as msg
+from moorage.core import decide
+from moorage.core import events as ev
+from moorage.core.draft import Draft
+from moorage.core.lifecycle import Stage
+from moorage.core.room import FOR_ROOM
+from moorage.errors import LogUnavailableError
+from moorage.protocols import StopReport
+
+if TYPE_CHECKING:
+    from moorage.actors.registry import Fact, Registry, UsageMap
+
+_log = logging.getLogger(__name__)
+
+PORT_TRIES = 3
+"""Runs a request may lose to strangers on their ports."""
+
+Report = msg.FromModel | msg.Emptied | msg.ActorDied
+
+
+def hear(registry: Registry, message: Report) -> None:
+    """Take in a report. About a run that has moved on it changes nothing."""
+    if isinstance(message, msg.ActorDied):
+        _actor_died(registry, message)
+        return
+    if isinstance(message, msg.Reaped):
+        _reaped(registry, message)
+        return
+    if message.run not in registry.state.runs:
+        registry.volatile.stale += 1
+        return
+    match message:
+        case msg.FetchProgress():
+            registry.volatile.progress[message.run] = message.progress
+        case msg.FetchDone():
+            _fetched(registry, message)
+        case msg.PrepareDone():
+            _prepared(registry, message)
+        case msg.LaunchDone():
+            _launched(registry, message)
+        case msg.ReadyDone():
+            _readiness(registry, message)
+        case msg.ExitSeen():
+            _exited(registry, message)
+        case msg.StopDone():
+            _stopped(registry, message)
+        case msg.Emptied():
+            emptied(registry, message.run)
+
+
+def _fetched(registry: Registry, message: msg.FetchDone) -> None:
+    got = message.fetched
+    if got is None:
+        registry.settle(
+            lambda draft, _: decide.fetch_failed(draft, message.run, message.problem), must=False
+        )
+        return
+    registry.settle(
+        lambda draft, _: decide.fetched(
+            draft,
+            message.run,
+            path=got.path,
+            commit=got.commit,
+            files=got.files,
+            fetched_bytes=got.fetched_bytes,
+        ),
+        must=False,
+    )
+
+
+def _prepared(registry: Registry, message: msg.PrepareDone) -> None:
+    problem = message.problem
+    if message.plan is not None:
+        nonce = registry.new_nonce()
+        try:
+            registry.settle(
+                lambda draft, _: decide.prepared(
+                    draft, message.run, argv=message.argv, nonce=nonce, log_file=message.log_file
+                ),
+                must=True,
+            )
+        except LogUnavailableError as error:
+            problem = str(error)
+        else:
+            return
+    registry.settle(
+        lambda draft, _: decide.not_spawned(draft, message.run, "prepare", problem), must=False
+    )
+
+
+def _launched(registry: Registry, message: msg.LaunchDone) -> None:
+    found = message.identity
+    if found is None:
+        registry.settle(
+            lambda draft, _: decide.not_spawned(draft, message.run, "launch", message.problem),
+            must=False,
+        )
+        return
+    registry.settle(
+        lambda draft, _: decide.launched(
+            draft,
+            message.run,
+            pid=found.pid,
+            group=found.group,
+            session=found.session,
+            start_ticks=found.start_ticks,
+            boot_id=found.boot_id,
+        ),
+        must=False,
+    )
+
+
+def _readiness(registry: Registry, message: msg.ReadyDone) -> None:
+    readiness = message.readiness
+    if readiness.outcome == "cancelled":
+        return
+    if readiness.outcome == "ready":
+        leases = sum(ticket.leases for ticket in registry.desk.waiting(message.run))
+        registry.settle(lambda draft, _: decide.ready(draft, message.run, leases), must=False)
+        return
+    stage = "port" if readiness.outcome == "lost" else "ready"
+    registry.settle(
+        lambda draft, _: decide.not_ready(draft, message.run, stage, readiness.detail), must=False
+    )
+
+
+def _exited(registry: Registry, message: msg.ExitSeen) -> None:
+    run = registry.state.runs[message.run]
+    stranger = ""
+    if run.stage is Stage.LOADING:
+        found = registry.ports.lost(effects.process_of(registry.state, run))
+        if found is not None:
+            who = f"{found.command} (pid {found.pid})" if found.pid else "a stranger"
+            stranger = f"{who} listens on port {found.port}"
+    _ending(
+        registry,
+        message.run,
+        lambda draft, _: decide.exited(
+            draft,
+            message.run,
+            code=message.status.code,
+            signal=message.status.signal,
+            log_tail=message.log_tail,
+            port_lost=stranger,
+        ),
+    )
+
+
+def _stopped(registry: Registry, message: msg.StopDone) -> None:
+    report = message.report
+    if report is not None and report.clean:
+        _ending(
+            registry,
+            message.run,
+            lambda draft, _: decide.swept(
+                draft,
+                message.run,
+                pids=report.swept,
+                seconds=report.seconds,
+                peak_bytes=report.peak_bytes,
+            ),
+        )
+        return
+    pids = () if report is None else (*report.remaining, *report.unproven)
+    problem = message.problem if report is None else _what_remains(report)
+    if registry.state.runs[message.run].stage is Stage.STOP_FAILED:
+        effects.retry_later(registry, message.run)
+        return
+    registry.settle(
+        lambda draft, _: decide.stop_failed(draft, message.run, pids, problem), must=False
+    )
+
+
+def _what_remains(report: StopReport) -> str:
+    parts: list[str] = []
+    if report.remaining:
+        parts.append("processes outlived SIGKILL")
+    if report.unproven:
+        parts.append("processes may be ours but cannot be proved so")
+    if report.ports_open:
+        parts.append(f"ports {', '.join(map(str, report.ports_open))} are still open")
+    return "; ".join(parts)
+
+
+def _ending(registry: Registry, number: int, fact: Fact) -> None:
+    """Settle a fact that may release a run; one that lost its port gets its waiters a new run."""
+    run = registry.state.runs[number]
+    tries = registry.volatile.port_tries
+
+    def with_retry(draft: Draft, usage: UsageMap) -> None:
+        fact(draft, usage)
+        for entry in tuple(draft.entries):
+            event = entry.event
+            if not isinstance(event, ev.RunReleased) or event.outcome != "failed: port":
+                continue
+            wanted = registry.desk.waiting(number) and registry.volatile.closing is None
+            free = draft.state.models[event.model].run is None
+            if wanted and free and tries.get(event.model, 0) < PORT_TRIES - 1:
+                decide.begin(draft, event.model, run.requested_by, entry.seq)
+
+    def then() -> None:
+        if number not in registry.state.runs and run.fail_stage == "port":
+            tries[run.model] = tries.get(run.model, 0) + 1
+
+    registry.settle(with_retry, must=False, then=then)
+
+
+def emptied(registry: Registry, number: int) -> None:
+    """Look at a draining run again: its last lease may have left."""
+
+    def fact(draft: Draft, usage: UsageMap) -> None:
+        run = draft.run(number)
+        seen = usage.get(number)
+        if run is None or run.stage is not Stage.DRAINING or seen is None or seen.leases:
+            return
+        if run.reason not in FOR_ROOM:  # those end as a whole, by the pass over the queue
+            decide.drained(draft, number)
+
+    registry.settle(fact, must=False)
+
+
+def _actor_died(registry: Registry, message: msg.ActorDied) -> None:
+    """Runs it was driving to readiness have failed; ready ones go on, stops begin again."""
+    _log.error("the actor of model %s ended: %s", message.model, message.reason)
+    for run in tuple(registry.state.runs.values()):
+        if run.model != message.model:
+            continue
+        problem = f"the model's actor ended: {message.reason}"
+        if run.stage is Stage.FETCHING:
+            hear(registry, msg.FetchDone(run.run, None, problem))
+        elif run.stage is Stage.RESERVED:
+            hear(registry, msg.PrepareDone(run.run, None, problem=problem))
+        elif run.stage in (Stage.LAUNCHING, Stage.LOADING):
+            _not_ready(registry, run.run, problem)
+        elif run.stage in (Stage.STOPPING, Stage.STOP_FAILED):
+            effects.order_again(registry, run)
+
+
+def _not_ready(registry: Registry, number: int, problem: str) -> None:
+    registry.settle(lambda draft, _: decide.not_ready(draft, number, "launch", problem), must=False)
+
+
+def _reaped(registry: Registry, message: msg.Reaped) -> None:
+    found = message.found
+    if not message.gone:
+        _log.error("stray process %d (%s) could not be killed", found.pid, found.command)
+        return
+    event = ev.ProcessReaped(
+        run=found.run, pid=found.pid, command=found.command, reason="belongs to no open run"
+    )
+    registry.settle(lambda draft, _: draft.emit(event, None), must=False)

@@ -1,0 +1,179 @@
+"""The Pykka actors and worker threads around the plain logic. Daemons: no exit hangs on them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+import pykka
+from pykka import ActorRef
+
+from moorage.actors import messages as msg
+from moorage.actors.model import ModelLogic, World
+from moorage.actors.registry import Registry
+from moorage.errors import MoorageError, ServiceClosedError, ServiceFailedError
+
+_log = logging.getLogger(__name__)
+
+
+class _QuietActor(pykka.ThreadingActor):
+    """A daemon whose inbox may be told to by signal handlers and finalisers."""
+
+    use_daemon_thread = True
+
+    @staticmethod
+    def _create_actor_inbox() -> Any:
+        # queue.Queue deadlocks when a finaliser tells while its own thread is in `put`.
+        return SimpleQueue()
+
+
+class RegistryActor(_QuietActor):
+    """Feeds the registry. Any exception is fail-stop: every ticket is answered, servers go on."""
+
+    def __init__(self, logic: Registry, on_end: Callable[[str | None], None]) -> None:
+        super().__init__()
+        self._logic = logic
+        self._on_end = on_end
+
+    def on_receive(self, message: Any) -> None:
+        """Handle one message, in the actor's thread."""
+        self._logic.handle(message)
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,  # noqa: ARG002  Pykka's hook
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,  # noqa: ARG002
+    ) -> None:
+        """Die honestly."""
+        reason = f"{type(exception_value).__name__}: {exception_value}"
+        _log.critical("the registry stopped", exc_info=exception_value)
+        self._end(reason, lambda: ServiceFailedError(reason))
+
+    def on_stop(self) -> None:
+        """Answer what came too late."""
+        self._end(None, ServiceClosedError)
+
+    def _end(self, reason: str | None, error: Callable[[], MoorageError]) -> None:
+        self._on_end(reason)  # from here on callers see it themselves
+        self._logic.fail(error)
+        while not self.actor_inbox.empty():
+            message = self.actor_inbox.get()
+            ticket = getattr(getattr(message, "message", None), "ticket", None)
+            if ticket is not None:
+                ticket.fail(error())
+
+
+class ModelActor(_QuietActor):
+    """Owns the runs of one model while it has any."""
+
+    def __init__(self, logic: ModelLogic, on_death: Callable[[str], None]) -> None:
+        super().__init__()
+        self._logic = logic
+        self._on_death = on_death
+
+    def on_receive(self, message: Any) -> None:
+        """Start one operation, in the actor's thread."""
+        self._logic.handle(message)
+
+    def on_stop(self) -> None:
+        """End the workers."""
+        self._logic.close()
+
+    def on_failure(
+        self,
+        exception_type: type[BaseException] | None,  # noqa: ARG002  Pykka's hook
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,  # noqa: ARG002
+    ) -> None:
+        """Tell the registry, which goes on with a new actor."""
+        _log.error("a model's actor stopped", exc_info=exception_value)
+        self._logic.close()
+        self._on_death(f"{type(exception_value).__name__}: {exception_value}")
+
+
+class ThreadWorker:
+    """One daemon thread that runs functions in order. It exists before it is needed to stop."""
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        thread = threading.Thread(target=self._serve, name=f"moorage-worker-{name}", daemon=True)
+        thread.start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run this after all that was submitted before."""
+        self._queue.put(work)
+
+    def close(self) -> None:
+        """End after what was submitted."""
+        self._queue.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                work()
+            except Exception:  # noqa: BLE001  the work has told the worst in its `finally`; say why
+                _log.exception("a worker's operation failed")
+
+
+class Directory:
+    """The model actors, by model. Used by the registry's thread."""
+
+    def __init__(self, world: World, to_registry: Callable[[msg.ToRegistry], None]) -> None:
+        self._world = world
+        self._to_registry = to_registry
+        self._refs: dict[str, ActorRef[ModelActor]] = {}
+
+    def tell(self, model: str, message: msg.ToModel) -> None:
+        """Tell a model's actor, starting it when it has none."""
+        ref = self._refs.get(model)
+        if isinstance(message, msg.Forget) and ref is None:
+            return
+        try:
+            if ref is None or not ref.is_alive():
+                ref = self._start(model)
+        except RuntimeError as error:  # no thread can be started: limits, or interpreter exit
+            self._to_registry(_refused(message, f"no thread for the model's actor: {error}"))
+            return
+        ref.tell(message)
+
+    def end(self, model: str) -> None:
+        """Stop the actor of a model that has no run."""
+        ref = self._refs.pop(model, None)
+        if ref is not None:
+            ref.stop(block=False)
+
+    def end_all(self, timeout_s: float) -> None:
+        """Stop all of them and wait for their threads."""
+        refs, self._refs = tuple(self._refs.values()), {}
+        for ref in refs:
+            ref.stop(block=False)
+        for ref in refs:
+            ref.actor_stopped.wait(timeout_s)
+
+    def _start(self, model: str) -> ActorRef[ModelActor]:
+        logic = ModelLogic(model, self._world, self._to_registry)
+
+        def died(reason: str) -> None:
+            self._to_registry(msg.ActorDied(model, reason))
+
+        ref: ActorRef[ModelActor] = ModelActor.start(logic, died)
+        self._refs[model] = ref
+        return ref
+
+
+def _refused(message: msg.ToModel, problem: str) -> msg.ToRegistry:
+    """Return the report of an order that could not be given."""
+    match message:
+        case msg.Fetch():
+            return msg.FetchDone(message.run, None, problem)
+        case msg.Prepare():
+            return msg.PrepareDone(message.run, None, problem=problem)
+        case msg.Launch():
+            return msg.LaunchDone(message.run, None, problem)
+        case msg.StopRun() | msg.Forget():
+            return msg.StopDone(message.run, None, problem)

@@ -1,0 +1,152 @@
+"""The asyncio face: every blocking call with an `a` in front, cancelled cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Generator
+from types import EllipsisType, TracebackType
+from typing import Any, Generic, TypeVar
+
+from moorage import limits as check
+from moorage.actors import messages as msg
+from moorage.actors.gate import JointLease, Lease
+from moorage.actors.tickets import Ticket, leave
+from moorage.errors import MoorageError, WaitTimeoutError
+from moorage.face import CALL_S, LEASE_S, START_S, STOP_S, Face, joint
+from moorage.spec import ModelSpec
+from moorage.status import ModelStatus
+
+T = TypeVar("T")
+L = TypeVar("L", Lease, JointLease)
+
+GRACE_S = 1.0
+"""The registry answers at a ticket's deadline; this much later the caller stops waiting for it."""
+
+
+async def answer(ticket: Ticket[T], timeout_s: float, left: Callable[[Ticket[Any]], None]) -> T:
+    """Await a ticket. Cancelled at any point it gives back what was granted.
+
+    The result is taken from the ticket itself: a cancellation that lands after the grant, before
+    this coroutine runs again, would lose what the await hands over.
+    """
+    try:
+        async with asyncio.timeout(timeout_s + GRACE_S):
+            return await asyncio.shield(asyncio.wrap_future(ticket.future))
+    except MoorageError:
+        raise
+    except TimeoutError:
+        leave(ticket, left)
+        raise WaitTimeoutError(ticket.asked, timeout_s, "no answer yet") from None
+    except BaseException:
+        leave(ticket, left)
+        raise
+
+
+def task_owner() -> object:
+    """Return who an asyncio caller is: its task."""
+    return id(asyncio.current_task())
+
+
+class LeaseRequest(Generic[L]):
+    """A lease to come: `await` it, or enter it with `async with`."""
+
+    __slots__ = ("_ask", "_lease")
+
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, L]]) -> None:
+        self._ask: Callable[[], Coroutine[Any, Any, L]] = ask
+        self._lease: L | None = None
+
+    def __await__(self) -> Generator[Any, None, L]:
+        return self._ask().__await__()
+
+    async def __aenter__(self) -> L:
+        self._lease = await self._ask()
+        return self._lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lease is not None:
+            self._lease.release()
+
+
+class AsyncFace(Face):
+    """The twins that need no thread of their own."""
+
+    async def adefine(self, *specs: ModelSpec) -> None:
+        """As `define`."""
+        await self._acall(self._define_message(specs, whole=False), CALL_S)
+
+    async def aremove(self, name: str, *, force: bool = False, timeout_s: float = STOP_S) -> None:
+        """As `remove`. Cancelled, the model is as before."""
+        ticket: Ticket[None] = Ticket(f"remove({name!r})")
+        await self._acall(msg.Remove(ticket, name, force), timeout_s)
+
+    async def astart(self, name: str, timeout_s: float = START_S) -> ModelStatus:
+        """As `start`. Cancelled, a load that has begun goes on."""
+        await answer(
+            self._want((name,), timeout_s, leases=False, owner=task_owner()), timeout_s, self._left
+        )
+        return self.model(name)
+
+    async def astop(
+        self, name: str, force: bool = False, hold: bool = False, *, timeout_s: float = STOP_S
+    ) -> None:
+        """As `stop`. Cancelled, the stop goes on."""
+        ticket: Ticket[None] = Ticket(f"stop({name!r})")
+        await self._acall(msg.Stop(ticket, name, force, hold), timeout_s)
+
+    async def apin(self, name: str) -> None:
+        """As `pin`."""
+        await self._acall(msg.Pin(Ticket(f"pin({name!r})"), name, pinned=True), CALL_S)
+
+    async def aunpin(self, name: str) -> None:
+        """As `unpin`."""
+        await self._acall(msg.Pin(Ticket(f"unpin({name!r})"), name, pinned=False), CALL_S)
+
+    async def areset(self, name: str) -> None:
+        """As `reset`."""
+        await self._acall(msg.Reset(Ticket(f"reset({name!r})"), name), CALL_S)
+
+    async def aset_limits(
+        self,
+        *,
+        max_loaded: int | None = None,
+        memory_limit: int | EllipsisType | None = ...,
+        min_residency_s: float | None = None,
+    ) -> None:
+        """As `set_limits`."""
+        message = self._limits_message(max_loaded, memory_limit, min_residency_s)
+        await self._acall(message, CALL_S)
+
+    def alease(self, name: str, timeout_s: float = LEASE_S) -> LeaseRequest[Lease]:
+        """As `lease`: `async with service.alease(name) as lease`, or await it and release."""
+        return LeaseRequest(functools.partial(self._alease, name, timeout_s))
+
+    async def _alease(self, name: str, timeout_s: float) -> Lease:
+        owner = task_owner()
+        gate = self._hall.table.get(name)
+        if gate is not None:
+            lease = Lease(gate, owner)
+            if not gate.closed:
+                return lease
+            lease.release()
+        ticket: Ticket[Lease] = self._want((name,), timeout_s, leases=True, owner=owner)
+        return await answer(ticket, timeout_s, self._left)
+
+    def alease_all(self, *names: str, timeout_s: float = LEASE_S) -> LeaseRequest[JointLease]:
+        """As `lease_all`."""
+        return LeaseRequest(functools.partial(self._alease_all, names, timeout_s))
+
+    async def _alease_all(self, names: tuple[str, ...], timeout_s: float) -> JointLease:
+        ticket = self._want(names, timeout_s, leases=True, owner=task_owner())
+        return joint(names, await answer(ticket, timeout_s, self._left))
+
+    async def _acall(self, message: Any, timeout_s: float) -> None:
+        check.seconds("timeout_s", timeout_s)
+        self._runtime.ask(message)
+        await answer(message.ticket, timeout_s, self._left)

@@ -1,0 +1,293 @@
+"""The one place where the parts of a service are put together, started and ended in order."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import secrets
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import pykka
+from pykka import ActorRef
+
+from moorage.actors import messages as msg
+from moorage.actors.desk import Desk
+from moorage.actors.hall import Hall
+from moorage.actors.ledger import Ledger
+from moorage.actors.model import KILL_WAIT_S, World
+from moorage.actors.registry import Registry
+from moorage.actors.shells import Directory, RegistryActor, ThreadWorker
+from moorage.actors.tickets import Ticket
+from moorage.backends import InstalledBackends
+from moorage.core.events import Entry, LogCreated, ServiceOpened
+from moorage.core.state import Ranges, State
+from moorage.errors import ForkedError, MoorageError, ServiceClosedError, ServiceFailedError
+from moorage.feed import Feed
+from moorage.hub import HubFetcher
+from moorage.log.sqlite import SqliteLog
+from moorage.protocols import (
+    Alarm,
+    Backends,
+    Clock,
+    EventLog,
+    Fetcher,
+    FoundProcess,
+    Ports,
+    Processes,
+    RunProcess,
+)
+from moorage.world.clock import SystemClock, ThreadAlarm
+from moorage.world.ports import LocalPorts
+from moorage.world.processes import LocalProcesses
+
+_log = logging.getLogger(__name__)
+
+END_S = 5.0
+"""Seconds a thread of ours may take to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a service is opened with; see `ModelService.open`."""
+
+    ports: Ranges
+    max_loaded: int
+    memory_limit: int | None
+    min_residency_s: float
+    max_waiting: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts:
+    """The outer world of a service. Whatever is None is the real part."""
+
+    log: EventLog | None = None
+    processes: Processes | None = None
+    ports: Ports | None = None
+    backends: Backends | None = None
+    fetcher: Fetcher | None = None
+    clock: Clock | None = None
+    new_alarm: Callable[[Callable[[], None]], Alarm] = ThreadAlarm
+    new_nonce: Callable[[], str] = field(default=lambda: secrets.token_hex(8))
+
+
+class Runtime:
+    """A running registry with everything it needs. Made by `start`, ended once by `end`."""
+
+    def __init__(self, state: Path, limits: Limits, parts: Parts, log: EventLog) -> None:
+        self.clock = parts.clock or SystemClock()
+        self.log = log
+        self.feed = Feed()
+        self.pid = os.getpid()
+        self.forked = False
+        self._ended = False
+        self._failure: str | None = None
+        self._closers: list[Callable[[], None]] = [self.log.close]
+        self._claim = [None]
+        self.done = threading.Event()
+        try:
+            self._compose(state, limits, parts)
+        except BaseException:
+            self._close_parts()
+            raise
+        _keep_out_of_children(self)
+
+    def _compose(self, state: Path, limits: Limits, parts: Parts) -> None:
+        processes = parts.processes or LocalProcesses()
+        self._closers.insert(0, processes.close)
+        self._processes = processes
+        real = processes if isinstance(processes, LocalProcesses) else None
+        ports = parts.ports or LocalPorts(real)
+        self.backends = parts.backends or InstalledBackends()
+        world = World(
+            log_id=self.log.log_id,
+            logs=state / "logs",
+            processes=processes,
+            ports=ports,
+            backends=self.backends,
+            fetcher=parts.fetcher or HubFetcher(),
+            new_worker=ThreadWorker,
+            new_flag=threading.Event,
+        )
+        self.desk = Desk(limits.max_waiting)
+        self.hall = Hall(self.clock.monotonic, self._emptied)
+        self._directory = Directory(world, self._post)
+        alarm = parts.new_alarm(lambda: self._post(msg.Wake()))
+        self._closers.insert(0, alarm.close)
+        self.registry = Registry(
+            ledger=Ledger(self.log, self.clock, self._publish),
+            desk=self.desk,
+            hall=self.hall,
+            ports=ports,
+            clock=self.clock,
+            alarm=alarm,
+            tell_model=self._directory.tell,
+            end_model=self._directory.end,
+            reap=self._reap,
+            new_nonce=parts.new_nonce,
+            later=self._post,
+        )
+        self._ref: ActorRef[RegistryActor] = RegistryActor.start(self.registry, self._on_end)
+
+    # --- messages ---
+
+    def check(self) -> None:
+        """Raise the error that says why nothing can be asked any more."""
+        if self.forked:
+            raise ForkedError
+        if self._failure is not None:
+            raise ServiceFailedError(self._failure)
+        if self._ended:
+            raise ServiceClosedError
+
+    def ask(self, message: msg.FromCaller) -> None:
+        """Tell the registry; its ticket is answered also when the registry ends meanwhile."""
+        self.check()
+        self._post(message)
+        try:
+            self.check()  # it may have ended before it saw the message
+        except MoorageError as error:
+            message.ticket.fail(error)
+
+    def left(self, ticket: Ticket[object]) -> None:
+        """Tell the registry that a caller waits no more."""
+        self._post(msg.Left(ticket))
+
+    def _post(self, message: msg.ToRegistry) -> None:
+        """Tell the registry when it is there. Never blocks: finalisers and handlers use it."""
+        try:
+            self._ref.tell(message)
+        except (pykka.ActorDeadError, AttributeError):
+            # It has ended (or not begun): nobody needs to hear this any more.
+            _log.debug("message after the end: %s", type(message).__name__)
+
+    def _emptied(self, run: int) -> None:
+        self._post(msg.Emptied(run))
+
+    def _publish(self, entries: Sequence[Entry]) -> None:
+        self.feed.publish(entries)
+
+    def _on_end(self, failure: str | None) -> None:
+        self._failure = failure
+        self._ended = True
+
+    # --- opening ---
+
+    def open(self, limits: Limits, timeout_s: float) -> None:
+        """Record the opening, and bring what earlier owners left to its end."""
+        ticket: Ticket[None] = Ticket("open")
+        program = version("moorage")
+        opened = ServiceOpened(
+            program=program,
+            host=socket.gethostname(),
+            boot_id=self._processes.boot_id(),
+            pid=self.pid,
+            ports=limits.ports,
+            max_loaded=limits.max_loaded,
+            memory_limit=limits.memory_limit,
+            min_residency_s=limits.min_residency_s,
+        )
+        created = LogCreated(log_id=self.log.log_id, program=program)
+        strays = self._strays(self.registry.state)
+        self.ask(msg.Open(ticket, opened, created, strays))
+        ticket.future.result(timeout_s)
+
+    def _strays(self, state: State) -> tuple[FoundProcess, ...]:
+        """Return processes of this log that no open run accounts for."""
+        return tuple(
+            found
+            for found in self._processes.find(self.log.log_id)
+            if found.run not in state.runs or state.runs[found.run].nonce != found.nonce
+        )
+
+    def _reap(self, found: FoundProcess) -> None:
+        worker = ThreadWorker(f"reap-{found.pid}")
+
+        def work() -> None:
+            process = RunProcess(run=found.run, token=found.token, identity=None, ports=())
+            report = self._processes.stop(
+                process, (), kill_wait_s=KILL_WAIT_S, hurry=threading.Event()
+            )
+            self._post(msg.Reaped(found, report.clean))
+
+        worker.submit(work)
+        worker.close()
+
+    # --- ending ---
+
+    def end(self) -> None:
+        """End all threads and close the log. Idempotent; a second caller waits for the first."""
+        try:
+            self._claim.pop()
+        except IndexError:
+            return
+        try:
+            self._ref.stop(block=False)
+            self._ref.actor_stopped.wait(END_S)
+            self._directory.end_all(END_S)
+            self._close_parts()
+            self.feed.close(END_S)
+        except BaseException:
+            self._claim.append(None)  # interrupted: whoever calls next goes on
+            raise
+        self.done.set()
+
+    def _close_parts(self) -> None:
+        while self._closers:
+            self._closers[0]()
+            del self._closers[0]
+
+    def forget_in_child(self) -> None:
+        """Make this copy unusable: it belongs to the parent of this forked process."""
+        self.forked = True
+        if hasattr(self, "hall"):
+            self.hall.end_all()
+
+
+_runtimes: weakref.WeakValueDictionary[int, Runtime] = weakref.WeakValueDictionary()
+_keys = itertools.count()
+
+
+def _keep_out_of_children(runtime: Runtime) -> None:
+    _runtimes[next(_keys)] = runtime
+
+
+def _after_fork() -> None:
+    for runtime in tuple(_runtimes.values()):
+        runtime.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def start(state: Path, limits: Limits, parts: Parts, *, wait_s: float, open_s: float) -> Runtime:
+    """Open the log, start the actors and record the opening; on any error undo all of it."""
+    log = parts.log or SqliteLog.open(state, wait_s=wait_s)
+    runtime = Runtime(state, limits, parts, log)
+    try:
+        runtime.open(limits, open_s)
+    except BaseException:
+        runtime.end()
+        raise
+    return runtime
+
+
+def at_exit(close: Callable[[], None]) -> Callable[[], None]:
+    """Call a bound method at interpreter exit while its object lives; returns how to undo it."""
+    method = weakref.WeakMethod(close)
+
+    def call() -> None:
+        live = method()
+        if live is not None:
+            live()
+
+    atexit.register(call)
+    return lambda: atexit.unregister(call)

@@ -1,0 +1,166 @@
+"""What the blocking and the asyncio face of a service have in common."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+from moorage import limits as check
+from moorage.actors import messages as msg
+from moorage.actors.gate import JointLease, Lease
+from moorage.actors.tickets import Ticket, wait
+from moorage.compose import Runtime
+from moorage.core.events import Entry
+from moorage.core.state import Ranges
+from moorage.errors import ConfigurationError, QueueFullError, UnknownModelError
+from moorage.feed import Callback, Subscription
+from moorage.log.reader import LogReader
+from moorage.spec import ModelSpec
+from moorage.status import ModelStatus, ServiceStatus, service_status
+from moorage.world.ports import unbindable
+
+LEASE_S = 60.0
+START_S = 600.0
+STOP_S = 60.0
+CALL_S = 30.0
+"""For calls that only wait for the registry."""
+CLOSE_S = 30.0
+DRAIN_S = 5.0
+"""At close, leases are waited for this long, then they are lost."""
+RETRY_AFTER_S = 1.0
+
+
+class Face:
+    """Builds messages and looks at what is published. Any thread."""
+
+    def __init__(self, runtime: Runtime, state: Path, key: bytes) -> None:
+        self._runtime = runtime
+        self._hall = runtime.hall
+        self._state = state
+        self._key = key
+
+    def _define_message(self, specs: Sequence[ModelSpec], *, whole: bool) -> msg.Define:
+        for spec in specs:
+            if not isinstance(spec, ModelSpec):
+                raise ConfigurationError("define", f"{spec!r} is no ModelSpec")
+            self._runtime.backends.get(spec.backend).check(spec)
+        known = tuple((spec, self._secrets_hash(spec)) for spec in specs)
+        return msg.Define(Ticket("define"), known, whole=whole)
+
+    def _secrets_hash(self, spec: ModelSpec) -> str:
+        if not spec.secrets:
+            return ""
+        text = "\0".join(f"{name}={spec.secrets[name]}" for name in sorted(spec.secrets))
+        return hmac.new(self._key, text.encode(errors="surrogateescape"), "sha256").hexdigest()
+
+    def _limits_message(
+        self,
+        max_loaded: int | None,
+        memory_limit: int | EllipsisType | None,
+        min_residency_s: float | None,
+    ) -> msg.SetLimits:
+        if max_loaded is not None:
+            check.whole("max_loaded", max_loaded, low=1, high=10_000)
+        if not isinstance(memory_limit, EllipsisType):
+            memory(memory_limit)
+        if min_residency_s is not None:
+            check.seconds("min_residency_s", min_residency_s)
+        return msg.SetLimits(Ticket("set_limits"), max_loaded, memory_limit, min_residency_s)
+
+    def _want(
+        self, names: Sequence[str], timeout_s: float, *, leases: bool, owner: object
+    ) -> Ticket[Any]:
+        runtime = self._runtime
+        runtime.check()
+        check.seconds("timeout_s", timeout_s)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ConfigurationError("name", f"{names!r} names no model")
+        verb = "lease" if leases else "start"
+        ticket: Ticket[Any] = Ticket(
+            f"{verb}({', '.join(map(repr, names))})",
+            names=tuple(dict.fromkeys(names)),
+            owner=owner,
+            timeout_s=timeout_s,
+            deadline=runtime.clock.monotonic() + timeout_s,
+            leases=leases,
+        )
+        if not runtime.desk.enter(ticket):
+            raise QueueFullError(runtime.desk.limit, RETRY_AFTER_S)
+        runtime.ask(msg.Want(ticket))
+        return ticket
+
+    def _left(self, ticket: Ticket[Any]) -> None:
+        self._runtime.left(ticket)
+
+    # --- looking ---
+
+    def status(self) -> ServiceStatus:
+        """Return what is so now. Never waits for anything."""
+        runtime = self._runtime
+        registry = runtime.registry
+        problem = registry.ledger.unwritable
+        fetching = {
+            run: (p.done_bytes, p.total_bytes)
+            for run, p in registry.volatile.progress.copy().items()
+        }
+        return service_status(
+            registry.state,
+            runtime.hall.leases(),
+            fetching,
+            waiting=len(runtime.desk),
+            log_problem=problem.problem if problem else "",
+            unwritten=registry.ledger.backlog,
+            stale_messages=registry.volatile.stale,
+        )
+
+    def model(self, name: str) -> ModelStatus:
+        """Return one model's status, by name or alias. Raises UnknownModelError."""
+        found = self.status().model(name)
+        if found is None:
+            raise UnknownModelError(name)
+        return found
+
+    def events(self, after: int = 0, *, limit: int | None = None) -> Iterator[Entry]:
+        """Yield the durable entries of the log with `seq > after`, page by page."""
+        with LogReader(self._state) as reader:
+            yield from reader.read(after, limit=limit)
+
+    def subscribe(self, callback: Callback) -> Subscription:
+        """Call back for every entry committed from now on, on one thread of ours.
+
+        A callback that is too slow gets a `Skipped` in place of entries. It may close the
+        service.
+        """
+        self._runtime.check()
+        return self._runtime.feed.subscribe(callback)
+
+    def _call(self, message: Any, timeout_s: float) -> None:
+        check.seconds("timeout_s", timeout_s)
+        self._runtime.ask(message)
+        wait(message.ticket, timeout_s, self._left)
+
+
+def pool(ports: Iterable[int]) -> Ranges:
+    """Return a usable port pool as ranges. Raises ConfigurationError."""
+    ranges = check.port_ranges(ports)
+    refused = unbindable(port for first, last in ranges for port in range(first, last + 1))
+    if refused:
+        raise ConfigurationError(
+            "port range", f"port {refused[0]} cannot be bound by this user; choose ports from 1024"
+        )
+    return ranges
+
+
+def memory(limit: int | None) -> int | None:
+    """Return a usable memory limit in bytes. Raises ConfigurationError."""
+    return None if limit is None else check.whole("memory_limit", limit, low=1, high=1 << 60)
+
+
+def joint(names: Sequence[str], leases: Lease | JointLease) -> JointLease:
+    """Return leases by the names asked for, also where several name one model."""
+    if isinstance(leases, JointLease):
+        return leases
+    return JointLease({names[0]: leases})

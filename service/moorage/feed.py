@@ -1,0 +1,105 @@
+"""Subscriptions: committed entries to callbacks, on one dispatcher thread, bounded."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from moorage.core.events import Entry
+
+_log = logging.getLogger(__name__)
+
+MAX_PENDING = 10_000
+"""Entries that may wait for slow callbacks before some are skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Callbacks were too slow: entries `first` to `last` (seqs) were not delivered."""
+
+    first: int
+    last: int
+
+
+Callback = Callable[[Entry | Skipped], None]
+
+
+class Subscription:
+    """Ends by `close()`, also from within the callback."""
+
+    def __init__(self, end: Callable[[Subscription], None], callback: Callback) -> None:
+        self._end = end
+        self._callback = callback
+        self._open = True
+
+    def deliver(self, item: Entry | Skipped) -> None:
+        """Call back; an exception is logged and the subscription goes on."""
+        if not self._open:
+            return
+        try:
+            self._callback(item)
+        except Exception:  # noqa: BLE001  a subscriber's fault must not silence the others
+            _log.exception("a subscriber's callback failed")
+
+    def close(self) -> None:
+        """Deliver nothing more. Idempotent."""
+        self._open = False
+        self._end(self)
+
+
+class Feed:
+    """One dispatcher thread, started with the first subscription."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[Entry, ...] | Skipped | None] = SimpleQueue()
+        self._subscriptions: tuple[Subscription, ...] = ()
+        self._thread: threading.Thread | None = None
+        self._pending = 0
+        self._delivered = 0
+        self._skipped: Skipped | None = None
+        self._closed = False
+
+    def publish(self, entries: Sequence[Entry]) -> None:
+        """Hand entries over; never blocks. Called by the registry's thread."""
+        if not self._subscriptions:
+            return
+        if self._pending - self._delivered + len(entries) > MAX_PENDING:
+            first = self._skipped.first if self._skipped else entries[0].seq
+            self._skipped = Skipped(first, entries[-1].seq)
+            return
+        if self._skipped is not None:
+            self._queue.put(self._skipped)
+            self._skipped = None
+        self._pending += len(entries)
+        self._queue.put(tuple(entries))
+
+    def subscribe(self, callback: Callback) -> Subscription:
+        """Call back for every entry committed from now on."""
+        subscription = Subscription(self._drop, callback)
+        self._subscriptions = (*self._subscriptions, subscription)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="moorage-feed", daemon=True)
+            self._thread.start()
+        return subscription
+
+    def close(self, timeout_s: float) -> None:
+        """Deliver what is pending, then end. From a callback it does not wait for itself."""
+        self._closed = True
+        self._queue.put(None)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout_s)
+
+    def _drop(self, gone: Subscription) -> None:
+        self._subscriptions = tuple(s for s in self._subscriptions if s is not gone)
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            batch = (item,) if isinstance(item, Skipped) else item
+            for entry in batch:
+                for subscription in self._subscriptions:
+                    subscription.deliver(entry)
+            self._delivered += 0 if isinstance(item, Skipped) else len(batch)

@@ -1,0 +1,48 @@
+"""What a service may be opened with: ports and limits, checked before anything is touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from moorage.core.state import Ranges, compress
+from moorage.errors import ConfigurationError
+
+MAX_PORT = 65_535
+
+
+def port_ranges(ports: Iterable[int]) -> Ranges:
+    """Return a port pool as inclusive ranges. Raises ConfigurationError."""
+    if isinstance(ports, range) and not ports and ports.start > ports.stop:
+        raise ConfigurationError("port range", f"{ports.start}-{ports.stop} is reversed")
+    try:
+        listed = list(ports)
+    except TypeError:
+        raise ConfigurationError("port range", f"{ports!r} is no range of ports") from None
+    if not listed:
+        raise ConfigurationError("port range", "is empty; give at least one port")
+    for port in listed:
+        if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= MAX_PORT:
+            raise ConfigurationError("port range", f"{port!r} is no port (1 to {MAX_PORT})")
+    if len(set(listed)) != len(listed):
+        raise ConfigurationError("port range", "names a port twice")
+    return compress(listed)
+
+
+def whole(subject: str, value: Any, *, low: int, high: int) -> int:
+    """Return a whole number within bounds. Raises ConfigurationError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigurationError(
+            subject, f"must be a whole number from {low} to {high}, not {value!r}"
+        )
+    return value
+
+
+def seconds(subject: str, value: Any, *, high: float = 86_400.0 * 365) -> float:
+    """Return a number of seconds, 0 or more. Raises ConfigurationError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ConfigurationError(subject, f"must be a number of seconds, not {value!r}")
+    if not 0 <= value <= high:
+        raise ConfigurationError(subject, f"must lie between 0 and {high:g} s, not {value:g}")
+    return float(value)

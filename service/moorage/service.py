@@ -1,0 +1,327 @@
+"""ModelService: the public face. Every method may be called from any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import EllipsisType, TracebackType
+from typing import Any, Literal, Self
+
+from moorage import limits as check
+from moorage.actors import messages as msg
+from moorage.actors.gate import JointLease, Lease
+from moorage.actors.tickets import Ticket, wait
+from moorage.aio import AsyncFace
+from moorage.compose import Limits, Parts, Runtime, at_exit, start
+from moorage.errors import (
+    CloseIncompleteError,
+    ConfigurationError,
+    ServiceFailedError,
+    StateError,
+)
+from moorage.face import (
+    CALL_S,
+    CLOSE_S,
+    DRAIN_S,
+    LEASE_S,
+    START_S,
+    STOP_S,
+    joint,
+    memory,
+    pool,
+)
+from moorage.spec import ModelSpec
+from moorage.status import ModelStatus
+from moorage.world.platform import refuse_unsupported
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_PORTS = range(18000, 19000)
+OPEN_S = 60.0
+_KEY_BYTES = 32
+
+
+class ModelService(AsyncFace):
+    """Keeps model servers running for the program that embeds it. Made by `open`."""
+
+    def __init__(self, runtime: Runtime, state: Path, key: bytes, on_close: str) -> None:
+        super().__init__(runtime, state, key)
+        self._on_close = on_close
+        self._closing: Ticket[tuple[str, ...]] = Ticket("close")
+        self._asked_to_close = [None]
+        self._stay_at_exit = at_exit(self._close_at_exit)
+
+    @classmethod
+    def open(
+        cls,
+        state: str | os.PathLike[str],
+        *,
+        ports: Iterable[int] = DEFAULT_PORTS,
+        max_loaded: int = 1,
+        memory_limit: int | None = None,
+        min_residency_s: float = 0.0,
+        models: Sequence[ModelSpec] | None = None,
+        on_close: Literal["stop", "keep"] = "stop",
+        max_waiting: int = 1000,
+        wait_s: float = 0.0,
+        parts: Parts | None = None,
+    ) -> Self:
+        """Own a state folder: open its log and bring what an earlier owner left to its end.
+
+        `max_loaded` runs and `memory_limit` bytes are never exceeded; a run is not evicted
+        before it was ready for `min_residency_s`. `models` declares the whole set: others are
+        removed. `on_close="keep"` leaves ready servers running at `close`. `max_waiting` callers
+        may wait at once. `wait_s` waits for another owner to go. `parts` replaces parts of the
+        outer world, see `moorage.testing`.
+
+        Raises ConfigurationError, StateError (StateInUseError names the owner) or
+        LogUnavailableError; then nothing is left behind.
+        """
+        refuse_unsupported()
+        bounds = Limits(
+            ports=pool(ports),
+            max_loaded=check.whole("max_loaded", max_loaded, low=1, high=10_000),
+            memory_limit=memory(memory_limit),
+            min_residency_s=check.seconds("min_residency_s", min_residency_s),
+            max_waiting=check.whole("max_waiting", max_waiting, low=1, high=1_000_000),
+        )
+        check.seconds("wait_s", wait_s)
+        if on_close not in ("stop", "keep"):
+            raise ConfigurationError("on_close", f"must be 'stop' or 'keep', not {on_close!r}")
+        folder = Path(state).absolute()
+        runtime = start(folder, bounds, parts or Parts(), wait_s=wait_s, open_s=OPEN_S)
+        try:
+            service = cls(runtime, folder, _secret_key(folder), on_close)
+            if models is not None:
+                service._define(models, whole=True)
+        except BaseException:
+            runtime.end()
+            raise
+        return service
+
+    # --- models ---
+
+    def define(self, *specs: ModelSpec) -> None:
+        """Define or redefine models. A changed spec reloads its run once its leases have ended.
+
+        Raises ConfigurationError (NameClashError names the owner of a name), LogUnavailableError.
+        """
+        self._define(specs, whole=False)
+
+    def _define(self, specs: Sequence[ModelSpec], *, whole: bool) -> None:
+        self._call(self._define_message(specs, whole=whole), CALL_S)
+
+    def remove(self, name: str, *, force: bool = False, timeout_s: float = STOP_S) -> None:
+        """Remove a model and its names once its leases have ended; `force` does not wait.
+
+        After WaitTimeoutError the model is as before, at its place in the LRU order.
+        Raises UnknownModelError, StopFailedError, LogUnavailableError.
+        """
+        ticket: Ticket[None] = Ticket(f"remove({name!r})")
+        self._call(msg.Remove(ticket, name, force), timeout_s)
+
+    def start(self, name: str, timeout_s: float = START_S) -> ModelStatus:
+        """Make one attempt to have a model ready, and return when it is.
+
+        Ends a hold. Raises what stood in the way: LoadError, LoadCancelledError, NoRoomError,
+        PortPoolExhaustedError, WaitTimeoutError, UnknownModelError, LogUnavailableError.
+        """
+        ticket = self._want((name,), timeout_s, leases=False, owner=threading.get_ident())
+        wait(ticket, timeout_s, self._left)
+        return self.model(name)
+
+    def stop(
+        self, name: str, force: bool = False, hold: bool = False, *, timeout_s: float = STOP_S
+    ) -> None:
+        """Stop a model's run and return when nothing of it is left.
+
+        Waits for its leases to end; `force` does not, they are lost. `hold` refuses leases
+        until `start` or `reset`. After WaitTimeoutError the stop goes on.
+        Raises UnknownModelError, StopFailedError.
+        """
+        ticket: Ticket[None] = Ticket(f"stop({name!r})")
+        self._call(msg.Stop(ticket, name, force, hold), timeout_s)
+
+    def pin(self, name: str) -> None:
+        """Never evict a model. Loads nothing, survives restarts."""
+        self._call(msg.Pin(Ticket(f"pin({name!r})"), name, pinned=True), CALL_S)
+
+    def unpin(self, name: str) -> None:
+        """Let a model be evicted again."""
+        self._call(msg.Pin(Ticket(f"unpin({name!r})"), name, pinned=False), CALL_S)
+
+    def reset(self, name: str) -> None:
+        """Forget a model's hold, backoff and failures."""
+        self._call(msg.Reset(Ticket(f"reset({name!r})"), name), CALL_S)
+
+    def set_limits(
+        self,
+        *,
+        max_loaded: int | None = None,
+        memory_limit: int | EllipsisType | None = ...,
+        min_residency_s: float | None = None,
+    ) -> None:
+        """Change limits now; what is loaded beyond them is evicted, idle runs first.
+
+        What is not given stays. `memory_limit=None` takes that limit away.
+        """
+        self._call(self._limits_message(max_loaded, memory_limit, min_residency_s), CALL_S)
+
+    # --- leases ---
+
+    def lease(self, name: str, timeout_s: float = LEASE_S) -> Lease:
+        """Lease a model by name or alias, starting it when it is cold. Use it with `with`.
+
+        A ready model costs no lock and no message. Raises UnknownModelError, QueueFullError,
+        WaitTimeoutError, NoRoomError, WouldDeadlockError, PortPoolExhaustedError, LoadError,
+        LoadCancelledError, ModelHeldError, ModelUnavailableError, StopFailedError,
+        LogUnavailableError.
+        """
+        owner = threading.get_ident()
+        gate = self._hall.table.get(name)
+        if gate is not None:
+            lease = Lease(gate, owner)
+            if not gate.closed:
+                return lease
+            lease.release()
+        ticket: Ticket[Lease] = self._want((name,), timeout_s, leases=True, owner=owner)
+        return wait(ticket, timeout_s, self._left)
+
+    def lease_all(self, *names: str, timeout_s: float = LEASE_S) -> JointLease:
+        """Lease several models in one step: all of them or none, without deadlock."""
+        owner = threading.get_ident()
+        ticket = self._want(names, timeout_s, leases=True, owner=owner)
+        leases: Lease | JointLease = wait(ticket, timeout_s, self._left)
+        return joint(names, leases)
+
+    # --- closing ---
+
+    def close(
+        self,
+        on_close: Literal["stop", "keep"] | None = None,
+        *,
+        drain_s: float = DRAIN_S,
+        timeout_s: float = CLOSE_S,
+    ) -> None:
+        """Stop every server, or keep the ready ones, then end all threads and free the lock.
+
+        Waits `drain_s` for leases, then they are lost. May be called twice, from any thread and
+        from a callback. Raises CloseIncompleteError naming what could not be stopped; all
+        threads have ended then, too.
+        """
+        self._ask_to_close(on_close, drain_s)
+        try:
+            remains = self._closing.future.result(timeout_s)
+        except TimeoutError:
+            remains = self._remains()
+        except ServiceFailedError as error:
+            _log.warning("closing: %s", error)
+            remains = ()
+        self._end()
+        if remains:
+            raise CloseIncompleteError(remains)
+
+    def _ask_to_close(self, on_close: str | None, drain_s: float) -> None:
+        if self._runtime.forked:
+            self._runtime.check()
+        check.seconds("drain_s", drain_s)
+        how = self._on_close if on_close is None else on_close
+        if how not in ("stop", "keep"):
+            raise ConfigurationError("on_close", f"must be 'stop' or 'keep', not {how!r}")
+        try:
+            self._asked_to_close.pop()
+        except IndexError:
+            return  # somebody closes already: wait for the same answer
+        force_at = self._runtime.clock.monotonic() + drain_s
+        try:
+            self._runtime.ask(msg.Close(self._closing, how == "keep", force_at))
+        except ServiceFailedError as error:
+            self._closing.fail(error)
+
+    def _remains(self) -> tuple[str, ...]:
+        runs = self._runtime.registry.state.runs.values()
+        return tuple(f"{run.model} run {run.run} ({run.stage}, pid {run.pid})" for run in runs)
+
+    def _end(self) -> None:
+        self._stay_at_exit()
+        self._runtime.end()
+
+    def _close_at_exit(self) -> None:
+        """The host forgot to close: do it now. Needs no new thread."""
+        if not self._runtime.forked:
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @classmethod
+    async def aopen(cls, state: str | os.PathLike[str], **options: Any) -> Self:
+        """As `open`."""
+        opening = asyncio.ensure_future(
+            asyncio.to_thread(functools.partial(cls.open, state, **options))
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)
+            raise
+
+    async def aclose(
+        self,
+        on_close: Literal["stop", "keep"] | None = None,
+        *,
+        drain_s: float = DRAIN_S,
+        timeout_s: float = CLOSE_S,
+    ) -> None:
+        """As `close`. Cancelled, the closing goes on in its thread."""
+        await asyncio.to_thread(self.close, on_close, drain_s=drain_s, timeout_s=timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _close_unwanted(opening: asyncio.Future[Any]) -> None:
+    """Nobody waits for the service that was being opened: close it."""
+    if not opening.cancelled() and opening.exception() is None:
+        closing = threading.Thread(target=opening.result().close, name="moorage-close", daemon=True)
+        closing.start()
+
+
+def _secret_key(folder: Path) -> bytes:
+    """Return the key under which secrets are hashed, made once a state folder, mode 0600."""
+    path = folder / "moorage.key"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StateError(str(path), f"cannot be read: {error.strerror}") from error
+    key = secrets.token_bytes(_KEY_BYTES)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(key)
+    except OSError as error:
+        raise StateError(str(path), f"cannot be written: {error.strerror}") from error
+    return key
