@@ -12,9 +12,7 @@ AnyTicket = Ticket[Any]
 
 
 class Desk:
-    """Open tickets. `enter` and the count at the door are called by callers, the rest by the
-    registry's thread.
-    """
+    """Open tickets. Callers `enter` and are counted; the rest is the registry's thread's."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
