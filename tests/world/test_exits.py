@@ -121,6 +121,37 @@ def test_a_run_without_a_leader_cannot_be_watched(world: World) -> None:
         world.processes.watch(run, Exit())
 
 
+def test_how_a_server_of_a_dead_manager_ended_is_told_or_unknown(
+    tmp_path: Path, world: World
+) -> None:
+    program = """
+        import os
+        from pathlib import Path
+        from moorage.protocols import LaunchOrder
+        from moorage.world.processes import LocalProcesses
+        order = LaunchOrder(model="m", run=1, token="x:1:y", argv=("/bin/sleep", "60"),
+                            log_file=Path("run-1.log"))
+        print(LocalProcesses().launch(order))
+        os._exit(0)
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    ).stdout
+    identity = eval(said, {"Identity": Identity})
+    run = RunProcess(run=1, token="x:1:y", identity=identity, ports=())
+    told = Exit()
+    world.processes.watch(run, told)
+    report = world.stop(run)
+
+    assert report.clean
+    assert told.wait() in {ExitStatus(signal=15), ExitStatus()}
+
+
 HOST = """
     import os, signal, sys, threading
     from contextlib import suppress

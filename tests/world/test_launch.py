@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import stat
@@ -13,7 +14,8 @@ import pytest
 
 from moorage.protocols import LaunchFailedError, LaunchOrder
 from moorage.world import launching
-from moorage.world.procfs import parse_chain, parse_stat
+from moorage.world.procfs import ProcSystem, Stat, parse_chain, parse_stat
+from support.servers import misbehave
 from world.conftest import World, descriptors
 
 
@@ -177,6 +179,24 @@ def test_a_refused_fork_is_told(tmp_path: Path) -> None:
 
     assert "refused another process" in done.stdout
     assert done.stdout.rstrip().endswith("[]")
+
+
+def test_a_server_that_cannot_be_looked_after_is_not_left_running(world: World) -> None:
+    pids: list[int] = []
+
+    class Full(ProcSystem):
+        """A machine that has no descriptor left once the server runs."""
+
+        def stat(self, pid: int) -> Stat | None:
+            pids.append(pid)
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    manager = world.another_manager(system=Full())
+    with pytest.raises(LaunchFailedError, match="too many open files"):
+        manager.launch(world.order(*misbehave(0)))
+
+    assert pids
+    assert not Path(f"/proc/{pids[0]}").exists()
 
 
 def test_a_dropped_child_object_neither_warns_nor_reaps(world: World) -> None:

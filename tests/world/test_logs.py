@@ -160,7 +160,7 @@ def test_a_server_that_never_stops_writing_is_bounded(rotating: Callable[..., Wo
             break
         waits.wait(0.005)
     world.stop(run)
-    look(world.processes)
+    world.processes.close()
 
     assert rotated(log_file, 2).exists()
     assert {p.name for p in log_file.parent.iterdir()} <= {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from moorage.protocols import Identity, RunProcess, StopSignal
-from moorage.world.procfs import PsutilSystem, local_system
+from moorage.world.procfs import ProcSystem, PsutilSystem, UnreadableError, local_system
 from moorage.world.tree import Tree
 from support.servers import misbehave
 from world.conftest import LOG_ID, TERM, Exit, World, alive, descriptors, pids_in
@@ -194,6 +194,26 @@ def test_what_can_neither_be_proved_nor_disproved_is_shown_and_spared(world: Wor
     assert not report.clean
     assert alive(holder)
     assert world.stop(run).swept == (holder,), "who remembers it may end it"
+
+
+def test_a_process_that_may_not_be_looked_into_is_shown_and_spared(world: World) -> None:
+    class Closed(ProcSystem):
+        """A machine on which no environment may be read."""
+
+        def chain(self, pid: int) -> tuple[str, ...]:
+            raise UnreadableError
+
+    pids = world.folder / "pids"
+    run = world.start("--child", "--orphan", "--pids", str(pids), ready=False)
+    told = Exit()
+    world.processes.watch(run, told)
+    told.wait()
+    manager = world.another_manager(system=Closed())
+    report = world.stop(run, by=manager, kill_wait_s=0.2)
+
+    assert report.unproven == (pids_in(pids)["child"],)
+    assert report.swept == ()
+    assert manager.find(LOG_ID) == []
 
 
 def test_an_adopted_tree_is_stopped_whole(world: World) -> None:
@@ -397,6 +417,15 @@ def test_every_live_process_of_a_log_is_found(world: World) -> None:
     assert process.start_ticks == leader(run).start_ticks
     assert "misbehave" in process.command
     assert world.processes.find("0" * 16) == []
+
+
+def test_what_is_no_token_is_not_found(world: World) -> None:
+    port = world.port()
+    argv = ("/usr/bin/env", f"MOORAGE_RUN={LOG_ID}:x:y,{LOG_ID}", *misbehave(port))
+    run = world.launch(world.order(*argv), port)
+    world.wait_ready(run)
+
+    assert leader(run).pid not in {found.pid for found in world.processes.find(LOG_ID)}
 
 
 def test_stopping_works_without_pidfds_and_without_proc(world: World) -> None:

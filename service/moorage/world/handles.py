@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import select
 import signal
+import struct
 from typing import Protocol
 
 from moorage.protocols import ExitStatus
@@ -16,6 +18,10 @@ from moorage.world.procfs import System
 _log = logging.getLogger(__name__)
 
 _GROUP_FLAG = 4  # PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9
+_INFO_BYTES = 64  # struct pidfd_info as of Linux 6.15; its last four are the wait status
+_INFO_EXIT = 8  # PIDFD_INFO_EXIT
+_GET_INFO = 3 << 30 | _INFO_BYTES << 16 | 0xFF << 8 | 11  # PIDFD_GET_INFO
+_REAPED_WAIT_MS = 20
 UNKNOWN_EXIT = ExitStatus()
 
 
@@ -86,7 +92,8 @@ class PidfdHandle:
 
     def status(self) -> ExitStatus:
         """Return how it ended, without reaping it."""
-        return _wait(os.P_PIDFD, self._open_fd(), os.WNOWAIT)
+        own = _wait(os.P_PIDFD, self._open_fd(), os.WNOWAIT)
+        return own if own is not None else _told_by_kernel(self._open_fd())
 
     def reap(self) -> None:
         """Remove our own ended child from the process table."""
@@ -135,7 +142,7 @@ class PolledHandle:
 
     def status(self) -> ExitStatus:
         """Return how it ended, without reaping it."""
-        return _wait(os.P_PID, self.pid, os.WNOWAIT)
+        return _wait(os.P_PID, self.pid, os.WNOWAIT) or UNKNOWN_EXIT
 
     def reap(self) -> None:
         """Remove our own ended child from the process table."""
@@ -174,16 +181,38 @@ class Handles:
         return handle
 
 
-def _wait(kind: int, which: int, flags: int) -> ExitStatus:
+def _wait(kind: int, which: int, flags: int) -> ExitStatus | None:
+    """Return how a child ended; None when it is none, or has been reaped by somebody else."""
     try:
         result = os.waitid(kind, which, os.WEXITED | os.WNOHANG | flags)
     except ChildProcessError:
-        return UNKNOWN_EXIT  # not our child, or somebody else in this process reaped it
+        return None
     if result is None:
         return UNKNOWN_EXIT
     if result.si_code == os.CLD_EXITED:
         return ExitStatus(code=result.si_status)
     return ExitStatus(signal=result.si_status)
+
+
+def _told_by_kernel(fd: int) -> ExitStatus:
+    """Ask the kernel how a process that was not ours ended; unknown before Linux 6.15.
+
+    It only tells once the process has been reaped, which its parent does in no time as a rule.
+    """
+    poll = select.poll()
+    poll.register(fd, 0)  # only POLLHUP, which means reaped
+    poll.poll(_REAPED_WAIT_MS)
+    info = bytearray(_INFO_BYTES)
+    struct.pack_into("=Q", info, 0, _INFO_EXIT)
+    try:
+        fcntl.ioctl(fd, _GET_INFO, info)
+    except OSError:
+        return UNKNOWN_EXIT  # an older kernel
+    (mask,) = struct.unpack_from("=Q", info, 0)
+    if not mask & _INFO_EXIT:
+        return UNKNOWN_EXIT
+    code = os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, _INFO_BYTES - 4))
+    return ExitStatus(code=code) if code >= 0 else ExitStatus(signal=-code)
 
 
 def wait_any(handles: list[Handle], timeout_s: float) -> None:

@@ -15,7 +15,7 @@ _TAIL_BYTES = 64 * 1024
 _LINE_CHARS = 1000
 _COPY_BYTES = 1 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_ROTATED = re.compile(r"(?P<base>.*)\.(?P<number>\d{1,6})")
+_ROTATED = re.compile(r"(?P<base>.*)\.\d{1,6}(?:\.part)?")
 
 
 def open_log(path: Path) -> tuple[int, bool]:

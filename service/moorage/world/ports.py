@@ -115,7 +115,7 @@ class _Wait:
         self._owned = False
         self._doubts = 0
         self._strangers: list[int | None] = []
-        self._seen = "nobody listens"
+        self._seen = probing.NOBODY
 
     def run(self) -> Readiness:
         started = time.monotonic()
@@ -142,7 +142,10 @@ class _Wait:
             cancelled=self._cancelled,
             go_on=lambda: was_owned or self._owned_now(),
         )
-        self._seen = answer.seen
+        # A last request that the deadline cut short says less than the one before.
+        cut_short = answer.connected and answer.status is None and timeout_s < _REQUEST_S
+        if not cut_short or self._seen == probing.NOBODY:
+            self._seen = answer.seen
         if self._strangers and self._doubts >= _CERTAIN:
             return self._lost()
         if answer.status is None or not 200 <= answer.status < 300:  # noqa: PLR2004

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from moorage.protocols import LOOPBACK, Flag
 
+NOBODY = "nobody listens"
 _LOOK_S = 0.02  # a Flag cannot be polled with a socket, so it is looked at this often
 _ANSWER_BYTES = 64 * 1024
 _STATUS = re.compile(rb"HTTP/\d(?:\.\d)? (\d{3})\b")
@@ -66,9 +67,9 @@ class _Exchange:
             code = self.s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code == 0 and self.s.getsockname() == self.s.getpeername():
             # A port of the ephemeral range without a listener may be connected to itself.
-            return "nobody listens"
+            return NOBODY
         if code == errno.ECONNREFUSED:
-            return "nobody listens"
+            return NOBODY
         return None if code == 0 else f"cannot connect ({errno.errorcode.get(code, code)})"
 
     def ask(self, port: int, path: str) -> Answer:

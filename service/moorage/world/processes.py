@@ -59,6 +59,7 @@ class LocalProcesses:
         pid = launching.spawn(order)
         try:
             identity = self._identify(pid)
+            handle = self._handles.open(pid, identity.start_ticks)
         except OSError as error:  # no descriptor left to look at it with
             launching.undo(pid)
             raise LaunchFailedError(launching.why(order.argv[0], error)) from error
@@ -67,7 +68,8 @@ class LocalProcesses:
         self._housekeeper.keep(
             order.token, Kept(order.run, tree, order.log_file), model=order.model
         )
-        self._follow(order.token, identity, tree)
+        if handle is not None:
+            self._watcher.add(order.token, handle, before_reap=tree.remember)
         return identity
 
     def watch(self, process: RunProcess, on_exit: Callable[[ExitStatus], None]) -> None:
