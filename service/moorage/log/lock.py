@@ -161,7 +161,8 @@ def _describe_peer(name: str) -> str:
         except OSError:  # it went away just now, or too many have asked already
             return "another process that opened a copy of this state folder"
     pid = struct.unpack("3i", credentials)[0]
-    return f"process {pid} on this host, which opened another copy of this state folder"
+    who = f"process {pid} on this host" if pid else "a process of another container"
+    return f"{who}, which opened another copy of this state folder"
 
 
 # A fork must not happen between the opening of a descriptor and its being known here, or the

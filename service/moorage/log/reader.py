@@ -18,6 +18,7 @@ from moorage.log.schema import events
 from moorage.protocols import Flag
 
 _PAGE_ROWS = 1000
+_HEAD = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0))
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -82,8 +83,7 @@ class LogReader:
     @property
     def head(self) -> int:
         """The seq of the last durable entry now, 0 when there is none."""
-        last = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0))
-        found: int = self._connection.run(lambda reading: reading.execute(last).scalar_one())
+        found: int = self._connection.run(lambda reading: reading.execute(_HEAD).scalar_one())
         return found
 
     def rows(
@@ -117,18 +117,19 @@ class LogReader:
 
         Raises StateError when the database was moved or deleted meanwhile.
         """
-        seen: tuple[int, int] | None = None
+        seen: tuple[int, ...] = ()
         while not stop.is_set():
             change = self._connection.run(self._change)
-            if change != seen:
-                for entry in self.read(after, only=only):
-                    after = entry.seq
-                    yield entry
-                    if stop.is_set():
-                        return
-                seen = change
-            else:
+            if change == seen:
                 stop.wait(poll_s)
+                continue
+            for entry in self.read(after, only=only):
+                after = entry.seq
+                yield entry
+                if stop.is_set():
+                    return
+            seen = change
+            after = max(after, change[-1])  # what was not picked need not be looked at again
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
@@ -156,7 +157,7 @@ class LogReader:
             )
         return revisions.log_id(connection)
 
-    def _change(self, connection: sa.Connection) -> tuple[int, int]:
-        """Return what differs after another connection has committed."""
+    def _change(self, connection: sa.Connection) -> tuple[int, int, int]:
+        """Return what differs after another connection has committed; the last is the head."""
         version: int = connection.exec_driver_sql("PRAGMA data_version").scalar_one()
-        return self._connection.generation, version
+        return self._connection.generation, version, connection.execute(_HEAD).scalar_one()

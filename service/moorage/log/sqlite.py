@@ -218,8 +218,7 @@ class SqliteLog:
                 self._write_snapshot(database, snapshot)
             database.execute("COMMIT")
         except BaseException:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
+            self._writer.roll_back()
             raise
         self._unsure = False
 

@@ -60,10 +60,7 @@ class Writer:
     def database(self) -> sqlite3.Connection:
         """Return the driver's connection, opened anew where the last one was given up."""
         if self._connection is None:
-            self._connection = self._connect("rw")
-            engine.prepare_writer(
-                engine.driver_connection(self._connection), self._options.synchronous
-            )
+            self._connection = self._reconnect()
             self._beside = self._look_beside()
         return engine.driver_connection(self._connection)
 
@@ -92,6 +89,15 @@ class Writer:
         except (sqlite3.Error, DBAPIError) as error:
             _logger.warning("%s: the -wal stays, no checkpoint: %s", self._path, error)
 
+    def roll_back(self) -> None:
+        """End a transaction that failed, as far as SQLite has not ended it already."""
+        try:
+            if self.database().in_transaction:
+                self.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            _logger.warning("%s: opened anew, as a rollback failed: %s", self._path, error)
+            self.give_up()
+
     def give_up(self) -> None:
         """Close the connection; the next use opens another."""
         if self._connection is not None:
@@ -119,6 +125,15 @@ class Writer:
             raise
         self._connection = connection
         return log_id
+
+    def _reconnect(self) -> sa.Connection:
+        connection = self._connect("rw")
+        try:
+            self._prepare(connection)
+        except BaseException:
+            engine.disconnect(connection)
+            raise
+        return connection
 
     def _connect(self, mode: Literal["rw", "rwc"]) -> sa.Connection:
         return engine.connect_writer(
