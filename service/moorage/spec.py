@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from moorage.errors import ConfigurationError
 
@@ -76,15 +76,12 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         for name in ("settings", "env", "secrets"):
-            value = getattr(self, name)
-            if not isinstance(value, Mapping):
-                raise _bad(name, f"must be a mapping, not {type(value).__name__}")
-            object.__setattr__(self, name, dict(value))
+            mapping: Any = getattr(self, name)
+            if not isinstance(mapping, Mapping):
+                raise _bad(name, f"must be a mapping, not {type(mapping).__name__}")
+            object.__setattr__(self, name, dict(cast("Mapping[str, Any]", mapping)))
         for name in ("args", "aliases"):
-            value = getattr(self, name)
-            if isinstance(value, str) or not isinstance(value, Sequence):
-                raise _bad(name, f"must be a list of strings, not {type(value).__name__}")
-            object.__setattr__(self, name, tuple(value))
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
         for name in ("path", "executable", "cwd"):
             value = getattr(self, name)
             if value is not None and hasattr(value, "__fspath__"):
@@ -128,6 +125,12 @@ def spec_from_data(data: Mapping[str, Any], secrets: Mapping[str, str] | None = 
         raise ConfigurationError("ModelSpec", f"unknown field {', '.join(unknown)}")
     fields = {k: v for k, v in data.items() if k != "secret_names"}
     return ModelSpec(**fields, secrets=dict(secrets or {}))
+
+
+def _texts(name: str, value: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _bad(name, f"must be a list of strings, not {type(value).__name__}")
+    return tuple(value)
 
 
 def _bad(field_name: str, problem: str) -> ConfigurationError:

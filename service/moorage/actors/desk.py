@@ -55,7 +55,7 @@ class Desk:
 
     def joint(self) -> list[AnyTicket]:
         """Return the open tickets that want several models, oldest first."""
-        return [t for n, t in sorted(self._open.copy().items()) if len(t.names) > 1 and t.open]
+        return [t for _, t in sorted(self._open.copy().items()) if len(t.names) > 1 and t.open]
 
     def await_end(self, run: int, ticket: AnyTicket) -> None:
         """Let a ticket wait for the end of a run."""

@@ -28,7 +28,8 @@ class _QuietActor(pykka.ThreadingActor):
     @staticmethod
     def _create_actor_inbox() -> Any:
         # queue.Queue deadlocks when a finaliser tells while its own thread is in `put`.
-        return SimpleQueue()
+        inbox: SimpleQueue[Any] = SimpleQueue()
+        return inbox
 
 
 class RegistryActor(_QuietActor):

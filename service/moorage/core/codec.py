@@ -53,5 +53,5 @@ def decode(kind: str, version: int, columns: Mapping[str, Any], data: dict[str, 
 def frozen(value: Any) -> Any:
     """Return lists as tuples, all the way down."""
     if isinstance(value, list):
-        return tuple(frozen(item) for item in value)
+        return tuple(frozen(item) for item in value)  # pyright: ignore[reportUnknownVariableType]
     return value

@@ -44,8 +44,9 @@ def _model(data: Mapping[str, Any]) -> Model:
 
 
 def _run(data: Mapping[str, Any]) -> Run:
-    values = {name: frozen(value) for name, value in data.items()}
-    return Run(**(values | {"stage": Stage(values["stage"])}))
+    values: dict[str, Any] = {name: frozen(value) for name, value in data.items()}
+    values["stage"] = Stage(values["stage"])
+    return Run(**values)
 
 
 def state_from_data(data: Mapping[str, Any]) -> State:
