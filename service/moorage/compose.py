@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import os
@@ -92,6 +91,7 @@ class Runtime:
         self._failure: str | None = None
         self._closers: list[Callable[[], None]] = [self.log.close]
         self._claim = [None]
+        self._ender = 0
         self.done = threading.Event()
         try:
             self._compose(state, limits, parts)
@@ -224,11 +224,19 @@ class Runtime:
     # --- ending ---
 
     def end(self) -> None:
-        """End all threads and close the log. Idempotent; a second caller waits for the first."""
+        """End all threads and close the log. Idempotent; a second caller waits for the first.
+
+        Not for itself, though: in a signal handler that interrupts the first call, or in a
+        callback of the thread that is being ended, it returns at once.
+        """
+        me = threading.get_ident()
         try:
             self._claim.pop()
         except IndexError:
+            if me != self._ender and not self.feed.is_dispatching():
+                self.done.wait(END_S * 4)
             return
+        self._ender = me
         try:
             self._ref.stop(block=False)
             self._ref.actor_stopped.wait(END_S)
@@ -278,16 +286,3 @@ def start(state: Path, limits: Limits, parts: Parts, *, wait_s: float, open_s: f
         runtime.end()
         raise
     return runtime
-
-
-def at_exit(close: Callable[[], None]) -> Callable[[], None]:
-    """Call a bound method at interpreter exit while its object lives; returns how to undo it."""
-    method = weakref.WeakMethod(close)
-
-    def call() -> None:
-        live = method()
-        if live is not None:
-            live()
-
-    atexit.register(call)
-    return lambda: atexit.unregister(call)

@@ -14,13 +14,13 @@ from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, wait
 from moorage.compose import Runtime
 from moorage.core.events import Entry
-from moorage.core.state import Ranges
+from moorage.core.state import Ranges, expand
 from moorage.errors import ConfigurationError, QueueFullError, UnknownModelError
 from moorage.feed import Callback, Subscription
 from moorage.log.reader import LogReader
 from moorage.spec import ModelSpec
 from moorage.status import ModelStatus, ServiceStatus, service_status
-from moorage.world.ports import unbindable
+from moorage.world.ports import pool_overlaps_ephemeral, unbindable
 
 LEASE_S = 60.0
 START_S = 600.0
@@ -41,6 +41,7 @@ class Face:
         self._hall = runtime.hall
         self._state = state
         self._key = key
+        self._warnings = _warnings(runtime.registry.state.pool)
 
     def _define_message(self, specs: Sequence[ModelSpec], *, whole: bool) -> msg.Define:
         for spec in specs:
@@ -114,6 +115,7 @@ class Face:
             log_problem=problem.problem if problem else "",
             unwritten=registry.ledger.backlog,
             stale_messages=registry.volatile.stale,
+            warnings=self._warnings,
         )
 
     def model(self, name: str) -> ModelStatus:
@@ -164,3 +166,13 @@ def joint(names: Sequence[str], leases: Lease | JointLease) -> JointLease:
     if isinstance(leases, JointLease):
         return leases
     return JointLease({names[0]: leases})
+
+
+def _warnings(pool_ranges: Ranges) -> tuple[str, ...]:
+    overlap = pool_overlaps_ephemeral(expand(pool_ranges))
+    if not overlap:
+        return ()
+    return (
+        f"{len(overlap)} ports of the pool, from {overlap[0]}, are in the kernel's ephemeral range: "
+        "any outgoing connection may take one; choose ports outside ip_local_port_range",
+    )

@@ -90,8 +90,12 @@ class Feed:
         self._closed = True
         self._queue.put(None)
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and not self.is_dispatching():
             thread.join(timeout_s)
+
+    def is_dispatching(self) -> bool:
+        """Tell whether the caller is a callback of ours."""
+        return self._thread is threading.current_thread()
 
     def _drop(self, gone: Subscription) -> None:
         self._subscriptions = tuple(s for s in self._subscriptions if s is not gone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import logging
 import os
@@ -18,7 +19,7 @@ from moorage.actors import messages as msg
 from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, wait
 from moorage.aio import AsyncFace
-from moorage.compose import Limits, Parts, Runtime, at_exit, start
+from moorage.compose import Limits, Parts, Runtime, start
 from moorage.errors import (
     CloseIncompleteError,
     ConfigurationError,
@@ -55,7 +56,7 @@ class ModelService(AsyncFace):
         self._on_close = on_close
         self._closing: Ticket[tuple[str, ...]] = Ticket("close")
         self._asked_to_close = [None]
-        self._stay_at_exit = at_exit(self._close_at_exit)
+        atexit.register(self._close_at_exit)
 
     @classmethod
     def open(
@@ -98,6 +99,8 @@ class ModelService(AsyncFace):
         runtime = start(folder, bounds, parts or Parts(), wait_s=wait_s, open_s=OPEN_S)
         try:
             service = cls(runtime, folder, _secret_key(folder), on_close)
+            for warning in service.status().warnings:
+                _log.warning("%s", warning)
             if models is not None:
                 service._define(models, whole=True)
         except BaseException:
@@ -243,14 +246,17 @@ class ModelService(AsyncFace):
             self._runtime.ask(msg.Close(self._closing, how == "keep", force_at))
         except ServiceFailedError as error:
             self._closing.fail(error)
+        except BaseException:
+            self._asked_to_close.append(None)  # interrupted: whoever calls next asks
+            raise
 
     def _remains(self) -> tuple[str, ...]:
         runs = self._runtime.registry.state.runs.values()
         return tuple(f"{run.model} run {run.run} ({run.stage}, pid {run.pid})" for run in runs)
 
     def _end(self) -> None:
-        self._stay_at_exit()
         self._runtime.end()
+        atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
         """The host forgot to close: do it now. Needs no new thread."""

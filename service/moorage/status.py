@@ -68,6 +68,7 @@ class ServiceStatus:
     log_problem: str = ""
     unwritten: int = 0
     stale_messages: int = 0
+    warnings: tuple[str, ...] = ()
 
     def model(self, name: str) -> ModelStatus | None:
         """Return a model by its name or an alias."""

@@ -12,11 +12,12 @@ from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.draft import Draft
 from moorage.core.lifecycle import LOADING, WAITING, Stage
-from moorage.core.room import FOR_ROOM, could_ever_fit
+from moorage.core.room import FOR_ROOM, could_ever_fit, who_holds
 from moorage.core.state import Run
 from moorage.errors import (
     ConfigurationError,
     MoorageError,
+    NoRoomError,
     ServiceClosedError,
     WouldDeadlockError,
 )
@@ -84,6 +85,7 @@ def _want(registry: Registry, ticket: AnyTicket) -> None:
             decide.request(draft, name, ticket.asked, start=not ticket.leases).run
             for name in ticket.names
         ]
+        _refuse_too_many(draft, ticket)
         _refuse_deadlock(registry, draft, ticket, runs)
 
     def then() -> None:
@@ -117,6 +119,13 @@ def _nested(registry: Registry, ticket: AnyTicket) -> bool:
     return True
 
 
+def _refuse_too_many(draft: Draft, ticket: AnyTicket) -> None:
+    """Refuse a joint request that can never be met as a whole."""
+    names = {draft.state.names[name] for name in ticket.names}
+    if len(names) > 1 and not could_ever_fit(draft.state, *names):
+        raise NoRoomError(" with ".join(sorted(names)), "all at once", who_holds(draft.state))
+
+
 def _refuse_deadlock(registry: Registry, draft: Draft, ticket: AnyTicket, runs: list[int]) -> None:
     held = frozenset(registry.hall.owned().get(ticket.owner, ()))
     for number in runs if held else ():
@@ -124,7 +133,7 @@ def _refuse_deadlock(registry: Registry, draft: Draft, ticket: AnyTicket, runs: 
         if run.stage not in WAITING or run.model not in draft.state.models:
             continue
         fits = could_ever_fit(draft.state, run.model)
-        if fits and not could_ever_fit(draft.state, run.model, held):
+        if fits and not could_ever_fit(draft.state, run.model, without=held):
             names = [draft.state.runs[r].model for r in sorted(held) if r in draft.state.runs]
             raise WouldDeadlockError(run.model, names)
 

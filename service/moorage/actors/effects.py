@@ -247,7 +247,8 @@ def _moved(
     registry: Registry, event: ev.RunAbandoned | ev.RunReleased, tickets: Sequence[AnyTicket]
 ) -> bool:
     """Let the waiters of a run that ended through no fault of its own wait for the next one."""
-    if event.outcome not in ("failed: port", "cancelled", "ok", "lost"):
+    moved_on = event.outcome == "cancelled" and event.error in ("reload", decide.REOPENED)
+    if not moved_on and event.outcome != "failed: port":
         return False
     model = registry.state.models.get(event.model)
     run = registry.state.runs.get(model.run or 0) if model else None

@@ -151,14 +151,18 @@ def lru_order(state: State, observed: Observed) -> tuple[int, ...]:
     return tuple(sorted(state.lru, key=key))
 
 
-def could_ever_fit(state: State, name: str, without: frozenset[int] = frozenset()) -> bool:
-    """Tell whether room could be made if every lease but those of the runs `without` ended.
+def could_ever_fit(state: State, *names: str, without: frozenset[int] = frozenset()) -> bool:
+    """Tell whether models could be loaded at once if every lease but those of `without` ended.
 
     Pins and what could not be stopped stay where they are.
     """
-    fixed = [r for r in state.holding() if r.run in without or _immovable(state, r)]
+    fixed = [
+        r
+        for r in state.holding()
+        if r.model not in names and (r.run in without or _immovable(state, r))
+    ]
     left = _capacity(state) - _sum(_taken(state, r) for r in fixed)
-    return left.holds(_need(state, name))
+    return left.holds(_sum(_need(state, name) for name in set(names)))
 
 
 def _immovable(state: State, run: Run) -> bool:
