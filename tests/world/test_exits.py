@@ -203,6 +203,20 @@ def test_a_host_that_reaps_everything_gets_no_wrong_code(tmp_path: Path) -> None
     assert said in {"None None", "7 None"}
 
 
+def test_a_forked_copy_of_the_host_changes_nothing(tmp_path: Path) -> None:
+    lines = (
+        "import warnings",
+        "warnings.simplefilter('ignore')  # forking with threads is the point",
+        "pid = os.fork()",
+        "if pid == 0:",
+        "    processes.close()",
+        "    os._exit(0)",
+        "os.waitpid(pid, 0)",
+    )
+
+    assert host(tmp_path, after="\n".join(lines)) == "7 None"
+
+
 def test_watching_what_has_ended_and_was_stopped_remembers_nothing(world: World) -> None:
     run = world.start()
     world.stop(run)

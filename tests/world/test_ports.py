@@ -233,6 +233,29 @@ def test_a_stranger_who_gives_no_answer_ends_the_run_as_well(world: World, flag:
     assert world.wait_ready(run).outcome == "lost"
 
 
+def test_a_stranger_who_shares_the_port_ends_the_run(world: World) -> None:
+    stranger = world.start("--share")
+    port, ear = stranger.ports[0], world.ear()
+    order = world.order(*misbehave(port, "--share", "--tell", str(ear.path)))
+    run = world.launch(order, port)
+    ear.hear(f"serving {port}")
+    found = world.wait_ready(run)
+
+    assert found.outcome == "lost"
+    assert stranger.identity is not None
+    assert f"pid {stranger.identity.pid} " in found.detail
+
+
+def test_a_port_shared_by_its_own_tree_is_ready(world: World) -> None:
+    port, ear = world.port(), world.ear()
+    argv = misbehave(port, "--share", "--tell", str(ear.path))
+    run = world.launch(world.order("/bin/sh", "-c", '"$@" & exec "$@"', "sh", *argv), port)
+    ear.hear(f"serving {port}", times=2)
+
+    assert world.wait_ready(run).outcome == "ready"
+    assert len(sockets.answering(port)) == 2
+
+
 def test_without_the_owner_check_any_answer_is_ready(world: World) -> None:
     stranger = world.start()
     run = world.launch(world.order(*misbehave(0, "--never-bind")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -49,6 +50,7 @@ class LocalProcesses:
     ) -> None:
         self._system = system or local_system()
         self._handles = Handles(self._system, pidfds=pidfds)
+        self._owner = os.getpid()
         self._watcher = ExitWatcher()
         self._housekeeper = Housekeeper(
             max_log_bytes=max_log_bytes, keep_logs=keep_logs, every_s=housekeeping_s
@@ -148,6 +150,8 @@ class LocalProcesses:
 
     def close(self) -> None:
         """End both threads. Processes are left alone. Idempotent."""
+        if os.getpid() != self._owner:
+            return  # a forked copy has neither the threads nor a say
         self._housekeeper.close()
         self._watcher.close()
 

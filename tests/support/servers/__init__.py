@@ -43,15 +43,15 @@ class Ear:
         self._writer = os.open(path, os.O_WRONLY)  # else a server that ends looks like the end
         self._heard = ""
 
-    def hear(self, text: str, timeout_s: float = 10.0) -> str:
-        """Wait until a line starts with the text; return it."""
+    def hear(self, text: str, *, times: int = 1, timeout_s: float = 10.0) -> str:
+        """Wait until as many lines start with the text; return the last."""
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         while True:
-            for line in self._heard.splitlines():
-                if line.startswith(text):
-                    return line
+            lines = [line for line in self._heard.splitlines() if line.startswith(text)]
+            if len(lines) >= times:
+                return lines[-1]
             left = deadline - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
                 raise AssertionError(f"not heard within {timeout_s} s: {text!r}; {self._heard!r}")

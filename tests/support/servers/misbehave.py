@@ -22,6 +22,7 @@ class Options:
     port = 0
     host = "127.0.0.1"
     name = "model"  # named in completions
+    share = False  # SO_REUSEPORT: several servers get a part of the connections each
     bind_after = 0.0  # seconds
     never_bind = False
     loading = 0.0  # seconds /health says 503
@@ -127,6 +128,8 @@ class Server:
         family = socket.AF_INET6 if ":" in self.options.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self.options.share:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             listener.bind((self.options.host, self.options.port))
         except OSError as error:
