@@ -172,7 +172,8 @@ def _warnings(pool_ranges: Ranges) -> tuple[str, ...]:
     overlap = pool_overlaps_ephemeral(expand(pool_ranges))
     if not overlap:
         return ()
-    return (
-        f"{len(overlap)} ports of the pool, from {overlap[0]}, are in the kernel's ephemeral range: "
-        "any outgoing connection may take one; choose ports outside ip_local_port_range",
+    problem = (
+        f"{len(overlap)} ports of the pool, from {overlap[0]}, are in the kernel's ephemeral "
+        "range: any outgoing connection may take one; choose others (ip_local_port_range)"
     )
+    return (problem,)
