@@ -43,9 +43,12 @@ def test_a_server_has_a_session_a_group_a_log_and_nothing_else(world: World) -> 
 
 
 def test_its_log_folder_and_file_are_private(world: World) -> None:
+    deep = world.folder / "logs" / "model" / "12.log"
+    world.launch(world.order("/bin/true", log_file=deep))
     run = world.start()
     log_file = world.log_file(run)
 
+    assert stat.S_IMODE(deep.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(log_file.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(log_file.stat().st_mode) == 0o600
 

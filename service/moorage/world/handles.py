@@ -92,18 +92,30 @@ class PidfdHandle:
 
     def status(self) -> ExitStatus:
         """Return how it ended, without reaping it."""
-        own = _wait(os.P_PIDFD, self._open_fd(), os.WNOWAIT)
+        own = self._wait(os.WNOWAIT)
         return own if own is not None else _told_by_kernel(self._open_fd())
 
     def reap(self) -> None:
         """Remove our own ended child from the process table."""
-        _wait(os.P_PIDFD, self._open_fd(), 0)
+        self._wait(0)
 
     def close(self) -> None:
         """Close the pidfd. Idempotent."""
         fd, self.fd = self.fd, None
         if fd is not None:
             os.close(fd)
+
+    def _wait(self, flags: int) -> ExitStatus | None:
+        """Return how a child ended; None when it is none, or somebody else has reaped it."""
+        try:
+            result = os.waitid(os.P_PIDFD, self._open_fd(), os.WEXITED | os.WNOHANG | flags)
+        except ChildProcessError:
+            return None
+        if result is None:
+            return UNKNOWN_EXIT
+        if result.si_code == os.CLD_EXITED:
+            return ExitStatus(code=result.si_status)
+        return ExitStatus(signal=result.si_status)
 
     def _open_fd(self) -> int:
         if self.fd is None:
@@ -120,6 +132,7 @@ class PolledHandle:
         self.pid = pid
         self._system = system
         self._start_ticks = start_ticks
+        self._status: ExitStatus | None = None
 
     def exited(self) -> bool:
         """Tell whether it has ended."""
@@ -141,14 +154,24 @@ class PolledHandle:
         return False
 
     def status(self) -> ExitStatus:
-        """Return how it ended, without reaping it."""
-        return _wait(os.P_PID, self.pid, os.WNOWAIT) or UNKNOWN_EXIT
+        """Return how it ended. Reaps it already: macOS has no waitid before Python 3.13."""
+        if self._status is None:
+            self._status = self._wait()
+        return self._status
 
     def reap(self) -> None:
         """Remove our own ended child from the process table."""
+        self.status()
+
+    def _wait(self) -> ExitStatus:
         stat = self._system.stat(self.pid)
-        if stat is not None and stat.start_ticks == self._start_ticks:
-            _wait(os.P_PID, self.pid, 0)
+        if stat is None or stat.start_ticks != self._start_ticks:
+            return UNKNOWN_EXIT
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return UNKNOWN_EXIT
+        return _as_status(status) if pid == self.pid else UNKNOWN_EXIT
 
     def close(self) -> None:
         """Nothing is held."""
@@ -181,19 +204,6 @@ class Handles:
         return handle
 
 
-def _wait(kind: int, which: int, flags: int) -> ExitStatus | None:
-    """Return how a child ended; None when it is none, or has been reaped by somebody else."""
-    try:
-        result = os.waitid(kind, which, os.WEXITED | os.WNOHANG | flags)
-    except ChildProcessError:
-        return None
-    if result is None:
-        return UNKNOWN_EXIT
-    if result.si_code == os.CLD_EXITED:
-        return ExitStatus(code=result.si_status)
-    return ExitStatus(signal=result.si_status)
-
-
 def _told_by_kernel(fd: int) -> ExitStatus:
     """Ask the kernel how a process that was not ours ended; unknown before Linux 6.15.
 
@@ -211,7 +221,11 @@ def _told_by_kernel(fd: int) -> ExitStatus:
     (mask,) = struct.unpack_from("=Q", info, 0)
     if not mask & _INFO_EXIT:
         return UNKNOWN_EXIT
-    code = os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, _INFO_BYTES - 4))
+    return _as_status(*struct.unpack_from("=i", info, _INFO_BYTES - 4))
+
+
+def _as_status(wait_status: int) -> ExitStatus:
+    code = os.waitstatus_to_exitcode(wait_status)
     return ExitStatus(code=code) if code >= 0 else ExitStatus(signal=-code)
 
 

@@ -19,11 +19,18 @@ _ROTATED = re.compile(r"(?P<base>.*)\.\d{1,6}(?:\.part)?")
 
 
 def open_log(path: Path) -> tuple[int, bool]:
-    """Open for append, making the folder (0700) and the file (0600); tell whether it was made.
+    """Open for append, making the folders (0700) and the file (0600); tell whether it was made.
 
     Raises OSError. The descriptor is close-on-exec. A symbolic link is not followed.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        return _open_log(path)
+    except FileNotFoundError:
+        _make_private(path.parent)
+        return _open_log(path)
+
+
+def _open_log(path: Path) -> tuple[int, bool]:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
@@ -31,6 +38,15 @@ def open_log(path: Path) -> tuple[int, bool]:
         fd = os.open(path, flags)
     os.set_blocking(fd, True)  # NONBLOCK only kept a FIFO from holding us up
     return fd, False
+
+
+def _make_private(folder: Path) -> None:
+    missing: list[Path] = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):  # mkdir(parents=True) gives the mode to the last one only
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def tail(path: Path, lines: int) -> tuple[str, ...]:

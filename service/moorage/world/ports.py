@@ -70,7 +70,7 @@ class LocalPorts:
         listening = sockets.answering(port)
         inodes = {s.inode for s in listening if s.inode}
         missing = [s for s in listening if s.inode in inodes - self._held(inodes, tree)]
-        missing += [s for s in listening if s.pid and s.pid not in tree.remember()]
+        missing += [s for s in listening if s.pid and s.pid not in tree.scan().proved]
         if not missing:
             return []
         seen = sockets.owners({s.inode for s in missing}, self._system.pids())
