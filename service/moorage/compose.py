@@ -19,6 +19,7 @@ from pykka import ActorRef
 
 from moorage.actors import messages as msg
 from moorage.actors.desk import Desk
+from moorage.actors.effects import process_of
 from moorage.actors.hall import Hall
 from moorage.actors.ledger import Ledger
 from moorage.actors.model import KILL_WAIT_S, World
@@ -196,8 +197,8 @@ class Runtime:
             min_residency_s=limits.min_residency_s,
         )
         created = LogCreated(log_id=self.log.log_id, program=program)
-        strays = self._strays(self.registry.state)
-        self.ask(msg.Open(ticket, opened, created, strays))
+        state = self.registry.state
+        self.ask(msg.Open(ticket, opened, created, self._strays(state), self._survivors(state)))
         ticket.future.result(timeout_s)
 
     def _strays(self, state: State) -> tuple[FoundProcess, ...]:
@@ -206,6 +207,14 @@ class Runtime:
             found
             for found in self._processes.find(self.log.log_id)
             if found.run not in state.runs or state.runs[found.run].nonce != found.nonce
+        )
+
+    def _survivors(self, state: State) -> frozenset[int]:
+        """Return the open runs whose leader lives."""
+        return frozenset(
+            run.run
+            for run in state.runs.values()
+            if run.pid is not None and self._processes.alive(process_of(state, run))
         )
 
     def _reap(self, found: FoundProcess) -> None:

@@ -208,6 +208,10 @@ class Processes(Protocol):
         """
         ...
 
+    def alive(self, process: RunProcess) -> bool:
+        """Tell whether the leader lives: same pid, start ticks and boot, and no zombie."""
+        ...
+
     def memory(self, process: RunProcess) -> int | None:
         """Return the peak resident bytes of the tree as far as it can be seen, else None."""
         ...

@@ -12,8 +12,8 @@ from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.draft import Draft
 from moorage.core.lifecycle import LOADING, WAITING, Stage
-from moorage.core.room import FOR_ROOM, could_ever_fit, who_holds
-from moorage.core.state import Run
+from moorage.core.room import FOR_ROOM, could_ever_fit, note_usage, who_holds
+from moorage.core.state import Run, State
 from moorage.errors import (
     ConfigurationError,
     MoorageError,
@@ -99,7 +99,7 @@ def _want(registry: Registry, ticket: AnyTicket) -> None:
     for number in runs:
         gate = registry.hall.get(number)
         run = registry.state.runs.get(number)
-        if gate is not None and run is not None and run.stage is Stage.READY:
+        if gate is not None and run is not None and not gate.closed:
             grant(registry, gate, registry.desk.take(number))
     if len(ticket.names) > 1:
         grant_joint(registry)
@@ -290,15 +290,21 @@ def _open(registry: Registry, message: msg.Open) -> None:
         if draft.state.log_id != message.created.log_id:
             raise ConfigurationError("state", "the log's id is not the one its events say")
         draft.emit(message.opened)
-        for number in tuple(draft.state.runs):
-            run = draft.state.runs[number]
+        for run in _by_use(draft.state):
             same_boot = run.boot_id in ("", message.opened.boot_id)
-            decide.recover(draft, number, same_boot=same_boot)
+            alive = same_boot and run.run in message.survivors
+            decide.recover(draft, run.run, same_boot=same_boot, alive=alive)
 
     registry.settle(fact, must=True)
     for found in message.strays:
         registry.reap(found)
     message.ticket.grant(None)
+
+
+def _by_use(state: State) -> list[Run]:
+    """Return the open runs, ready ones least recently used first: so their gates are made."""
+    place = {run: at for at, run in enumerate(state.lru)}
+    return sorted(state.runs.values(), key=lambda run: (place.get(run.run, -1), run.run))
 
 
 def close_step(registry: Registry) -> None:
@@ -309,6 +315,7 @@ def close_step(registry: Registry) -> None:
     force = registry.clock.monotonic() >= closing.force_at
 
     def fact(draft: Draft, usage: UsageMap) -> None:
+        note_usage(draft, registry.observed(draft.state, usage))
         for run in tuple(draft.state.runs.values()):
             seen = usage.get(run.run)
             _close_run(draft, run, seen.leases if seen else 0, keep=closing.keep, force=force)

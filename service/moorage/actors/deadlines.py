@@ -46,6 +46,8 @@ def _stage_limit(registry: Registry, run: Run) -> float | None:
             return STEP_S
         case Stage.LOADING:
             return spec.load_timeout_s + SLACK_S
+        case Stage.READY if registry.hall.unproven(run.run):
+            return effects.ADOPT_S + SLACK_S
         case Stage.STOPPING:
             return EXIT_S if run.swept else spec.stop_timeout_s + KILL_WAIT_S + SLACK_S
         case _:
@@ -170,6 +172,8 @@ def _overdue(registry: Registry, run: Run) -> None:
             registry.settle(
                 lambda draft, _: decide.not_ready(draft, run.run, "ready", silent), must=False
             )
+        case Stage.READY:
+            reports.adopted(registry, run.run, silent)
         case Stage.STOPPING if run.swept:
             reports.hear(registry, msg.ExitSeen(run.run, ExitStatus(), ()))
         case Stage.STOPPING:

@@ -33,9 +33,13 @@ NEEDS_SECRETS = "its secrets are not in the log; define it again before it can b
 RETRY_STOP_S = 5.0
 """Seconds until a stop that failed is tried again; doubles up to a minute."""
 RETRY_MAX_S = 60.0
+ADOPT_S = 30.0
+"""A run that was ready when its owner ended has to answer again within this."""
 
 
-def act(registry: Registry, before: State, entries: Sequence[ev.Entry], outcome: Outcome) -> None:
+def act(  # noqa: PLR0912  one branch a kind of event
+    registry: Registry, before: State, entries: Sequence[ev.Entry], outcome: Outcome
+) -> None:
     """Act on committed entries, in order; `before` is the state they were decided on."""
     _time_stages(registry, entries)
     refused = {no_room.run: no_room for no_room in outcome.refused}
@@ -49,6 +53,8 @@ def act(registry: Registry, before: State, entries: Sequence[ev.Entry], outcome:
                 registry.tell_model(event.model, msg.Launch(event.run, event.nonce))
             case ev.RunReady() as event:
                 _serve(registry, event)
+            case ev.RunAdopted() as event:
+                _adopt(registry, event)
             case ev.RunReopened() as event:
                 _spare(registry, before, event)
             case ev.RunStopping() | ev.RunExited() as event:
@@ -105,6 +111,23 @@ def _prepare(registry: Registry, event: ev.RunReserved) -> None:
         return
     path = run.path or spec.path
     registry.tell_model(event.model, msg.Prepare(event.run, spec, path, run.ports))
+
+
+def _adopt(registry: Registry, event: ev.RunAdopted) -> None:
+    run = registry.state.runs.get(event.run)
+    if run is None:
+        return
+    known = registry.state.models[event.model].spec
+    timeout_s = known.load_timeout_s
+    if run.stage is Stage.READY:
+        registry.hall.build(event.model, event.run, run.ports, granted=run.leases, shut=True)
+        timeout_s = min(timeout_s, ADOPT_S)
+    process = process_of(registry.state, run)
+    spec = spec_of(registry, event.model) or known
+    path = run.path or known.path
+    registry.tell_model(
+        event.model, msg.Adopt(event.run, spec, path, process, run.log_file, timeout_s)
+    )
 
 
 def process_of(state: State, run: Run) -> RunProcess:

@@ -47,6 +47,7 @@ class Gate:
         ports: tuple[int, ...],
         on_empty: Callable[[int], None],
         now: Callable[[], float],
+        granted: int = 0,
     ) -> None:
         self.model = model
         self.run = run
@@ -56,7 +57,7 @@ class Gate:
         self.closed = False
         self.dead = False
         self.holders: dict[int, object] = {}
-        self.tickets = itertools.count()
+        self.tickets = itertools.count(granted)
         self.now = now
         self.used_at = self.ready_at = now()
         self._counted = 0

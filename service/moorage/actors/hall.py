@@ -21,6 +21,7 @@ class Hall:
         self.table: dict[str, Gate] = {}
         self._gates: dict[int, Gate] = {}
         self._used_at: dict[int, float] = {}
+        self._unproven: set[int] = set()
         self._now = now
         self._on_empty = on_empty
 
@@ -28,11 +29,34 @@ class Hall:
         """Return the gate of a run, None when it has none (any more)."""
         return self._gates.get(run or 0)
 
-    def build(self, model: str, run: int, ports: tuple[int, ...]) -> Gate:
-        """Make the gate of a run that became ready."""
-        gate = Gate(model=model, run=run, ports=ports, on_empty=self._on_empty, now=self._now)
+    def build(
+        self, model: str, run: int, ports: tuple[int, ...], *, granted: int = 0, shut: bool = False
+    ) -> Gate:
+        """Make the gate of a run that is ready; `shut` until it was seen to answer.
+
+        `granted` leases are counted already.
+        """
+        gate = Gate(
+            model=model,
+            run=run,
+            ports=ports,
+            on_empty=self._on_empty,
+            now=self._now,
+            granted=granted,
+        )
+        gate.closed = shut
+        if shut:
+            self._unproven.add(run)
         self._gates[run] = gate
         return gate
+
+    def unproven(self, run: int) -> bool:
+        """Tell whether a run was adopted as ready and was not seen to answer yet."""
+        return run in self._unproven
+
+    def prove(self, run: int) -> None:
+        """An adopted run answers."""
+        self._unproven.discard(run)
 
     def close(self, runs: Iterable[int]) -> None:
         """Close gates; `settle` opens those again that need not stay closed."""
@@ -43,6 +67,7 @@ class Hall:
     def end(self, run: int) -> None:
         """Take a gate away: its run serves no more, leases still held there are lost."""
         gate = self._gates.pop(run, None)
+        self._unproven.discard(run)
         self._used_at.pop(run, None)
         if gate is not None:
             gate.closed = True
@@ -98,5 +123,5 @@ class Hall:
             if seen is None or seen.stage not in (Stage.READY, Stage.DRAINING):
                 self.end(run)
             elif not gate.dead:
-                gate.closed = seen.stage is Stage.DRAINING
+                gate.closed = seen.stage is Stage.DRAINING or run in self._unproven
         self.publish(state)

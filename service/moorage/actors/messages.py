@@ -32,6 +32,8 @@ class Open:
     opened: ServiceOpened
     created: LogCreated
     strays: tuple[FoundProcess, ...]
+    survivors: frozenset[int]
+    """Open runs whose leader lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,18 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopt:
+    """Watch a survivor and wait until it answers, for at most `timeout_s`."""
+
+    run: int
+    spec: ModelSpec
+    path: str | None
+    process: RunProcess
+    log_file: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class StopRun:
     """Stop what there is of a run. `signals` None: as its plan says."""
 
@@ -262,6 +276,6 @@ class Reaped:
 FromModel = (
     FetchProgress | FetchDone | PrepareDone | LaunchDone | ReadyDone | ExitSeen | StopDone | Reaped
 )
-ToModel = Fetch | Prepare | Launch | StopRun | Forget
+ToModel = Fetch | Prepare | Launch | Adopt | StopRun | Forget
 FromCaller = Open | Want | Left | Define | Remove | Stop | Pin | Reset | SetLimits | Close
 ToRegistry = FromCaller | FromModel | Emptied | Wake | ActorDied

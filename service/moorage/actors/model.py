@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +28,17 @@ from moorage.protocols import (
     Processes,
     ReadinessOrder,
     RunProcess,
+    StopSignal,
 )
 from moorage.spec import ModelSpec
 
 KILL_WAIT_S = 5.0
 """Seconds after SIGKILL until a stop is called failed."""
 MASK = "***"
+HEALTH_PATH = "/health"
+"""Asked of an adopted server whose backend is not there any more."""
+
+_log = logging.getLogger(__name__)
 
 
 class Worker(Protocol):
@@ -103,6 +110,8 @@ class ModelLogic:
                 run.worker.submit(lambda: self._prepare(run, message))
             case msg.Launch():
                 run.worker.submit(lambda: self._launch(run, message))
+            case msg.Adopt():
+                run.worker.submit(lambda: self._adopt(run, message))
             case msg.StopRun():
                 run.cancelled.set()
                 if message.hurry:
@@ -154,10 +163,7 @@ class ModelLogic:
         try:
             run.spec, run.ports = order.spec, order.ports
             run.secrets = tuple(value for value in order.spec.secrets.values() if value)
-            backend = self._world.backends.get(order.spec.backend)
-            run.plan = plan = backend.plan(
-                PlanRequest(spec=order.spec, path=order.path, host=LOOPBACK, ports=order.ports)
-            )
+            run.plan = plan = self._plan(order.spec, order.path, order.ports)
             run.log_file = self._world.logs / self.name / f"{run.number:06d}.log"
             argv = tuple(self._masked(run, arg) for arg in plan.argv)
             done = msg.PrepareDone(run.number, plan, argv, str(run.log_file))
@@ -185,7 +191,28 @@ class ModelLogic:
             self._tell(done)
         if run.process is not None:
             self._world.processes.watch(run.process, lambda status: self._exited(run, status))
-            self._wait_ready(run, run.process)
+            self._wait_ready(run, run.process, self._timeout_s(run))
+
+    def _timeout_s(self, run: _Run) -> float:
+        if run.spec is None:
+            raise RuntimeError(f"run {run.number} was launched without a spec")
+        return run.spec.load_timeout_s
+
+    def _adopt(self, run: _Run, order: msg.Adopt) -> None:
+        run.spec, run.process, run.ports = order.spec, order.process, order.process.ports
+        run.secrets = tuple(value for value in order.spec.secrets.values() if value)
+        run.log_file = Path(order.log_file) if order.log_file else None
+        try:
+            run.plan = self._plan(order.spec, order.path, run.ports)
+        except (LaunchFailedError, ConfigurationError) as error:
+            # It runs already: only how it wants to be asked and stopped is not known any more.
+            _log.warning("adopting run %d without its backend: %s", run.number, error)
+        self._world.processes.watch(order.process, lambda status: self._exited(run, status))
+        self._wait_ready(run, order.process, order.timeout_s)
+
+    def _plan(self, spec: ModelSpec, path: str | None, ports: tuple[int, ...]) -> LaunchPlan:
+        backend = self._world.backends.get(spec.backend)
+        return backend.plan(PlanRequest(spec=spec, path=path, host=LOOPBACK, ports=ports))
 
     def _order(self, run: _Run, order: msg.Launch) -> LaunchOrder:
         spec, plan, log_file = run.spec, run.plan, run.log_file
@@ -202,16 +229,17 @@ class ModelLogic:
             cwd=spec.cwd,
         )
 
-    def _wait_ready(self, run: _Run, process: RunProcess) -> None:
-        spec, plan = run.spec, run.plan
-        if spec is None or plan is None:
-            raise RuntimeError(f"run {run.number} was launched without a plan")
+    def _wait_ready(self, run: _Run, process: RunProcess, timeout_s: float) -> None:
+        spec = run.spec
+        if spec is None:
+            raise RuntimeError(f"run {run.number} is awaited without a spec")
+        planned = run.plan.health_path if run.plan else HEALTH_PATH
         readiness = self._world.ports.wait_ready(
             ReadinessOrder(
                 process=process,
                 port=run.ports[0],
-                health_path=spec.health_path or plan.health_path,
-                timeout_s=spec.load_timeout_s,
+                health_path=spec.health_path or planned,
+                timeout_s=timeout_s,
                 owner_check=spec.owner_check,
             ),
             run.cancelled,
@@ -230,7 +258,7 @@ class ModelLogic:
         try:
             signals = order.signals
             if signals is None:
-                signals = run.plan.stop_signals if run.plan else ()
+                signals = run.plan.stop_signals if run.plan else self._plain_stop(order.spec)
             process = run.process or order.process
             if run.process is None and process.identity is not None:
                 run.process = process
@@ -244,6 +272,10 @@ class ModelLogic:
             done = msg.StopDone(run.number, report)
         finally:
             self._tell(done)
+
+    def _plain_stop(self, spec: ModelSpec) -> tuple[StopSignal, ...]:
+        """How a server is stopped whose backend is not known any more."""
+        return (StopSignal(signal.SIGTERM, "leader", spec.stop_timeout_s),)
 
     def _masked(self, run: _Run, text: str) -> str:
         for secret in run.secrets:

@@ -122,6 +122,9 @@ def _readiness(registry: Registry, message: msg.ReadyDone) -> None:
     readiness = message.readiness
     if readiness.outcome == "cancelled":
         return
+    if registry.hall.unproven(message.run):
+        adopted(registry, message.run, "" if readiness.outcome == "ready" else readiness.detail)
+        return
     if readiness.outcome == "ready":
         leases = sum(ticket.leases for ticket in registry.desk.waiting(message.run))
         registry.settle(lambda draft, _: decide.ready(draft, message.run, leases), must=False)
@@ -130,6 +133,24 @@ def _readiness(registry: Registry, message: msg.ReadyDone) -> None:
     registry.settle(
         lambda draft, _: decide.not_ready(draft, message.run, stage, readiness.detail), must=False
     )
+
+
+def adopted(registry: Registry, number: int, problem: str) -> None:
+    """A run adopted as ready answers, or does not."""
+    registry.hall.prove(number)
+    if problem:
+        registry.settle(
+            lambda draft, usage: decide.unhealthy(
+                draft, number, problem, leases=usage[number].leases
+            ),
+            must=False,
+        )
+        return
+    registry.settle(lambda _draft, _usage: None, must=False)  # its gate opens
+    gate = registry.hall.get(number)
+    if gate is not None and not gate.closed:
+        effects.grant(registry, gate, registry.desk.take(number))
+        effects.grant_joint(registry)
 
 
 def _exited(registry: Registry, message: msg.ExitSeen) -> None:

@@ -16,6 +16,7 @@ from moorage.actors import messages as msg
 from moorage.actors.model import ModelLogic, World
 from moorage.actors.registry import Registry
 from moorage.errors import MoorageError, ServiceClosedError, ServiceFailedError
+from moorage.protocols import Readiness
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +40,10 @@ class RegistryActor(_QuietActor):
         super().__init__()
         self._logic = logic
         self._on_end = on_end
+
+    def on_start(self) -> None:
+        """Name the thread: Pykka's own names do not tell whose it is."""
+        threading.current_thread().name = "moorage-registry"
 
     def on_receive(self, message: Any) -> None:
         """Handle one message, in the actor's thread."""
@@ -76,6 +81,10 @@ class ModelActor(_QuietActor):
         super().__init__()
         self._logic = logic
         self._on_death = on_death
+
+    def on_start(self) -> None:
+        """Name the thread, as the registry's is."""
+        threading.current_thread().name = f"moorage-model-{self._logic.name}"
 
     def on_receive(self, message: Any) -> None:
         """Start one operation, in the actor's thread."""
@@ -176,5 +185,7 @@ def _refused(message: msg.ToModel, problem: str) -> msg.ToRegistry:
             return msg.PrepareDone(message.run, None, problem=problem)
         case msg.Launch():
             return msg.LaunchDone(message.run, None, problem)
+        case msg.Adopt():
+            return msg.ReadyDone(message.run, Readiness("timeout", problem))
         case msg.StopRun() | msg.Forget():
             return msg.StopDone(message.run, None, problem)

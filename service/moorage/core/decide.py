@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from moorage.core import events as ev
 from moorage.core.draft import Draft, later, seconds_between
+from moorage.core.fold import FoldError
 from moorage.core.lifecycle import LOADING, WAITING, Stage
 from moorage.core.state import Model, Run
 from moorage.errors import (
@@ -27,7 +28,7 @@ BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 STEADY_S = 60.0
 """A run that was ready this long starts the count of failures anew."""
 REOPENED = "the run before it is ready again"
-WANTED_ENDS = frozenset({"operator", "reload", "remove", "close"})
+WANTED_ENDS = frozenset({"operator", "reload", "remove", "close", "unhealthy"})
 """Reasons to stop a run that outlive its owner."""
 UNCOUNTED = frozenset({"port"})
 """Failure stages that are nobody's fault and spend no crash budget."""
@@ -93,9 +94,9 @@ def _pin_as_told(draft: Draft, spec: ModelSpec, old: Model | None, cause: int) -
 def outdated(draft: Draft, model: Model, old: Model | None) -> Run | None:
     """Return the run that was made from a spec the model no longer has."""
     run = draft.state.runs.get(model.run or 0)
-    if run is None or old is None:
-        return None
-    same = old.spec_hash == model.spec_hash and old.secrets_hash == model.secrets_hash
+    if run is None or old is None or (run.stage is Stage.QUEUED and run.path is None):
+        return None  # what queues without fetched files takes the spec it finds when it reserves
+    same = run.spec_hash == model.spec_hash and old.secrets_hash == model.secrets_hash
     return None if same else run
 
 
@@ -455,7 +456,8 @@ def drained(draft: Draft, number: int) -> bool:
     run = draft.run(number)
     if run is None or run.stage is not Stage.DRAINING:
         return False
-    _stopping(draft, run, run.reason)
+    stage = "health" if run.reason == "unhealthy" else ""
+    _stopping(draft, run, run.reason, stage=stage, error=run.error)
     return True
 
 
@@ -471,11 +473,37 @@ def reopen(draft: Draft, number: int, reason: str) -> bool:
     return True
 
 
-def recover(draft: Draft, number: int, *, same_boot: bool) -> bool:
-    """Bring an open run of an earlier owner to its end; what lives of it is swept."""
+def unhealthy(draft: Draft, number: int, problem: str, *, leases: int) -> bool:
+    """A ready run does not answer: it drains, and its end counts as a failure."""
+    run = draft.run(number)
+    if run is None or run.stage is not Stage.READY:
+        return False
+    draft.emit(
+        ev.RunDraining(
+            model=run.model, run=number, reason="unhealthy", leases=leases, error=problem
+        )
+    )
+    if leases == 0:
+        drained(draft, number)
+    return True
+
+
+def recover(draft: Draft, number: int, *, same_boot: bool, alive: bool) -> bool:
+    """Bring an open run of an earlier owner under this one.
+
+    A leader that lives is adopted, unless its end was wanted already; whatever else lives of a
+    run is swept and the run released as lost.
+    """
     run = draft.run(number)
     if run is None:
         return False
+    if alive and run.stage in (Stage.LOADING, Stage.READY):
+        _adopt(draft, run)
+        return True
+    if alive and run.stage is Stage.DRAINING and run.reason not in WANTED_ENDS:
+        reopen(draft, number, "its owner ended")
+        _adopt(draft, draft.state.runs[number])
+        return True
     if run.stage in WAITING:
         abandon(draft, run, "lost", "its owner ended")
     elif run.stage is Stage.RESERVED:
@@ -489,6 +517,20 @@ def recover(draft: Draft, number: int, *, same_boot: bool) -> bool:
         if not same_boot:
             _gone_with_the_boot(draft, number)
     return True
+
+
+def _adopt(draft: Draft, run: Run) -> None:
+    if run.pid is None:
+        raise FoldError(f"run {run.run} is {run.stage} without a leader")
+    draft.emit(
+        ev.RunAdopted(
+            model=run.model,
+            run=run.run,
+            port=run.ports[0],
+            pid=run.pid,
+            state=run.stage.value,
+        )
+    )
 
 
 def _gone_with_the_boot(draft: Draft, number: int) -> None:
@@ -533,7 +575,7 @@ def _release_when_over(draft: Draft, number: int) -> None:
 
 
 def _outcome(run: Run) -> str:
-    if run.reason in ("exited", "failed"):
+    if run.reason in ("exited", "failed", "unhealthy"):
         return f"failed: {run.fail_stage}"
     if run.reason == "recovery":
         return "lost"

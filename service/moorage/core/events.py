@@ -311,13 +311,14 @@ class RunEvicting(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDraining(Event):
-    """`reason` is `operator`, `reload`, `remove`, `close` or `unhealthy`."""
+    """`reason` is `operator`, `reload`, `remove`, `close` or `unhealthy` (`error` says how)."""
 
     kind: ClassVar[str] = "run.draining"
     model: str
     run: int
     reason: str
     leases: int
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,7 +405,7 @@ class RunReleased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAdopted(Event):
-    """A survivor of an earlier owner; `state` is what it is adopted as."""
+    """A survivor of an earlier owner; `state` is what it is adopted as, until it answers."""
 
     kind: ClassVar[str] = "run.adopted"
     model: str
@@ -412,7 +413,6 @@ class RunAdopted(Event):
     port: int
     pid: int
     state: str
-    found: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,7 +274,7 @@ def _evicting(state: State, entry: ev.Entry, event: ev.RunEvicting) -> None:
 
 
 def _draining(state: State, entry: ev.Entry, event: ev.RunDraining) -> None:
-    _move(state, entry, event, reason=event.reason, for_run=None)
+    _move(state, entry, event, reason=event.reason, for_run=None, error=event.error)
 
 
 def _reopened(state: State, entry: ev.Entry, event: ev.RunReopened) -> None:
