@@ -214,7 +214,7 @@ class Runtime:
         return frozenset(
             run.run
             for run in state.runs.values()
-            if run.pid is not None and self._processes.alive(process_of(state, run))
+            if run.pid is not None and self._processes.lives(process_of(state, run))
         )
 
     def _reap(self, found: FoundProcess) -> None:

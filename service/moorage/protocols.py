@@ -208,7 +208,7 @@ class Processes(Protocol):
         """
         ...
 
-    def alive(self, process: RunProcess) -> bool:
+    def lives(self, process: RunProcess) -> bool:
         """Tell whether the leader lives: same pid, start ticks and boot, and no zombie."""
         ...
 

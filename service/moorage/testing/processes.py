@@ -245,6 +245,11 @@ class FakeProcesses:
             peak_bytes=self.memory(process),
         )
 
+    def lives(self, process: RunProcess) -> bool:
+        """Tell whether the leader lives, as the same process of the same boot."""
+        server = self.of(process)
+        return server is not None and server.alive and server.identity == process.identity
+
     def memory(self, process: RunProcess) -> int | None:
         """Return the peak its script gives."""
         server = self.of(process)

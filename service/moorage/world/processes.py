@@ -116,7 +116,7 @@ class LocalProcesses:
             self._watcher.forget(process.token, wait_s=_REAP_WAIT_S)
         return report
 
-    def alive(self, process: RunProcess) -> bool:
+    def lives(self, process: RunProcess) -> bool:
         """Tell whether the leader lives: same pid, start ticks and boot, and no zombie."""
         return self.tree(process).leader_alive()
 
