@@ -12,7 +12,6 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-import moorage
 from moorage.errors import NewerSchemaError, NotALogError
 from moorage.log.schema import APPLICATION_ID, log
 
@@ -76,6 +75,6 @@ def _config() -> Config:
 
 
 def _scripts() -> Path:
-    package = Path(moorage.__path__[0])
+    package = Path(__file__).parents[1]
     shipped = package / "_migrations"
     return shipped if shipped.is_dir() else package.parents[1] / "migrations"

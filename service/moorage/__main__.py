@@ -1,0 +1,7 @@
+"""`python -m moorage` is the command `moorage`."""
+
+import sys
+
+from moorage.cli import main
+
+sys.exit(main())

@@ -1,0 +1,127 @@
+"""`moorage ps`: the models, ports and room that a log adds up to."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from moorage.cli import source, values
+from moorage.cli.console import Console, harmless
+from moorage.core.state import State, describe_pool
+from moorage.log.owner import Owner, look_for_owner
+from moorage.log.reader import LogReader
+from moorage.status import ModelStatus, ServiceStatus, service_status
+from moorage.world.procfs import System, local_system
+
+_HEAD = ("MODEL", "STATE", "RUN", "PORT", "PID", "PINNED", "SINCE", "LAST ERROR")
+_ERROR_CHARS = 100
+_PORTS_LISTED = 12
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Print the state of every model, then ports, room, order and queue."""
+    with LogReader(source.place(options.state)) as reader:
+        state = source.replayed(reader)
+        owner = look_for_owner(Path(reader.path))
+    status = service_status(state)
+    gone = frozenset(_gone(state, local_system()))
+    if console.as_json:
+        _print_objects(console, state, status, owner, gone)
+    else:
+        _print_table(console, status, gone)
+        console.line()
+        for title, text in _facts(state, status, owner, gone):
+            console.line(f"{title:<8}{text}")
+    return 0
+
+
+def _gone(state: State, system: System) -> Iterator[int]:
+    """Yield the runs whose process has ended, whatever the log says of them."""
+    boot = system.boot_id()
+    for run in state.runs.values():
+        if run.pid is None:
+            continue
+        stat = system.stat(run.pid) if run.boot_id == boot else None
+        if stat is None or not stat.alive or stat.start_ticks != run.start_ticks:
+            yield run.run
+
+
+def _print_table(console: Console, status: ServiceStatus, gone: frozenset[int]) -> None:
+    if status.models:
+        console.table(_HEAD, [_row(model, model.run in gone) for model in status.models])
+    else:
+        console.line("no model is defined")
+
+
+def _row(model: ModelStatus, gone: bool) -> tuple[str, ...]:
+    return (
+        model.name,
+        f"{model.state} ({model.reason})" if model.reason else model.state,
+        "-" if model.run is None else str(model.run),
+        ",".join(map(str, model.ports)) or "-",
+        "-" if model.pid is None else f"{model.pid} gone" if gone else str(model.pid),
+        "yes" if model.pinned else "-",
+        values.moment(model.since, digits=0) if model.since else "-",
+        _short(model.error) or "-",
+    )
+
+
+def _short(error: str) -> str:
+    text = harmless(error)
+    return text if len(text) <= _ERROR_CHARS else f"{text[: _ERROR_CHARS - 1]}…"
+
+
+def _facts(
+    state: State, status: ServiceStatus, owner: Owner, gone: frozenset[int]
+) -> Iterator[tuple[str, str]]:
+    held = [f"{port} {model}" for port, model in status.ports_held.items()]
+    more = f" and {len(held) - _PORTS_LISTED} more" if len(held) > _PORTS_LISTED else ""
+    listed = f" ({', '.join(held[:_PORTS_LISTED])}{more})" if held else ""
+    pool = describe_pool(state.pool)
+    yield "ports", f"{len(held)} held{listed}, {status.ports_free} free of {pool}"
+    memory = ""
+    if status.memory_limit is not None:
+        memory = f", {values.size(status.memory_bytes)} of {values.size(status.memory_limit)}"
+    yield "room", f"{status.loaded} of {status.max_loaded} loaded{memory}"
+    yield "lru", ", ".join(status.lru) or "no model is ready"
+    yield "queue", ", ".join(status.queue) or "nobody waits"
+    yield "owner", _owner(status, owner)
+    yield "log", f"{status.seq} events, the last at {values.moment(status.at)}{_ago(status.at)}"
+    if gone:
+        yield "note", f"{len(gone)} of the processes above have ended without the log's knowing"
+
+
+def _ago(at: str) -> str:
+    passed = values.since(at)
+    return "" if passed is None else f", {values.age(passed)} ago"
+
+
+def _owner(status: ServiceStatus, owner: Owner) -> str:
+    if owner.alive:
+        who = harmless(owner.who) or "a process that has not given its name"
+        return f"{who}, alive"
+    if not status.open:
+        return "none: the service was closed"
+    if owner.alive is None:
+        return f"{harmless(status.owner)}; whether it lives cannot be seen from here"
+    return (
+        f"{harmless(status.owner)}, gone without closing: this is what its log said last; "
+        "the next service that opens the state stops what is left"
+    )
+
+
+def _print_objects(
+    console: Console, state: State, status: ServiceStatus, owner: Owner, gone: frozenset[int]
+) -> None:
+    data: dict[str, Any] = status.to_data()
+    models: tuple[dict[str, Any], ...] = data.pop("models")
+    for key in ("waiting", "log_problem", "unwritten", "stale_messages"):
+        del data[key]  # only a live service knows these
+    data |= {"pool": state.pool, "owner_alive": owner.alive, "log_id": state.log_id}
+    console.object({"object": "service"} | data)
+    for model in models:
+        del model["leases"], model["fetched_bytes"], model["fetch_bytes"]
+        alive = None if model["pid"] is None else model["run"] not in gone
+        console.object({"object": "model"} | model | {"pid_alive": alive})

@@ -1,0 +1,64 @@
+"""The log a command reads: where it is, what it adds up to, and who owns it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from moorage.core.events import Entry
+from moorage.core.fold import FoldError, apply
+from moorage.core.lifecycle import LifecycleError
+from moorage.core.state import State
+from moorage.errors import ConfigurationError, CorruptLogError, UnknownModelError
+from moorage.log.reader import Filter, LogReader
+
+VARIABLE = "MOORAGE_STATE"
+
+
+def place(given: str | None) -> Path:
+    """Return the state a command was told to look at.
+
+    Raises ConfigurationError when it was told nothing.
+    """
+    named = given if given is not None else os.environ.get(VARIABLE, "")
+    if not named:
+        raise ConfigurationError(
+            "state", f"which log? name its folder with --state DIR, or set {VARIABLE}"
+        )
+    return Path(named)
+
+
+def replayed(reader: LogReader) -> State:
+    """Return what a log adds up to now. Raises CorruptLogError when it contradicts itself."""
+    state = State()
+    for entry in reader.read():
+        fold(state, entry, reader.path)
+    return state
+
+
+def fold(state: State, entry: Entry, path: str) -> None:
+    """Fold one entry. Raises CorruptLogError when it contradicts what came before."""
+    try:
+        apply(state, entry)
+    except (FoldError, LifecycleError, LookupError, ConfigurationError) as error:
+        raise CorruptLogError(path, entry.seq, str(error)) from error
+
+
+def model_called(reader: LogReader, name: str) -> str:
+    """Return the name of the model that has this name or alias, or had it as its name.
+
+    Raises UnknownModelError.
+    """
+    names = replayed(reader).names
+    if name in names:
+        return names[name]
+    if any(reader.rows(limit=1, only=Filter(model=name))):
+        return name
+    raise UnknownModelError(name, near(name, names))
+
+
+def near(name: str, names: dict[str, str]) -> list[str]:
+    """Return the names that a mistyped one may have meant."""
+    import difflib  # noqa: PLC0415 - only a mistake needs it
+
+    return difflib.get_close_matches(name, names, n=3)
