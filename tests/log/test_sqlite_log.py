@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -49,52 +50,48 @@ class TestSqliteLog(LogContract):
 # --- the twin ---
 
 texts = st.text(st.characters(), max_size=12)
-steps = st.lists(
-    st.one_of(
-        st.lists(texts, max_size=4),
-        st.tuples(st.integers(1, 2), st.integers(0, 9)),
-        st.just("reopen"),
-    ),
-    max_size=12,
-)
+appends = st.lists(texts, max_size=4)
+snapshots = st.tuples(st.integers(1, 2), st.integers(0, 9))
+# What is done between an open and a close.
+parts = st.lists(st.lists(st.one_of(appends, snapshots), max_size=6), min_size=1, max_size=4)
 
 
-def outcome(act: Callable[[], object]) -> object:
-    try:
-        return act()
-    except RuntimeError as error:
-        return type(error)
-
-
-def take(log: EventLog, step: object) -> object:
+def take(log: EventLog, step: object) -> None:
     if isinstance(step, list):
-        return log.append(
-            entries((released(1, error=text) for text in step), after=log.head),
-        )
-    assert isinstance(step, tuple)
-    version, seq = step
-    return log.append([], snapshot=Snapshot(seq, version, {"seq": seq}))
+        log.append(entries((released(1, error=text) for text in step), after=log.head))
+    else:
+        assert isinstance(step, tuple)
+        version, seq = step
+        log.append([], snapshot=Snapshot(seq, version, {"seq": seq}))
+
+
+def outcome(log: EventLog, step: object) -> tuple[object, ...]:
+    """All that can be seen of a log after a step."""
+    error = None
+    try:
+        take(log, step)
+    except RuntimeError as caught:
+        error = type(caught)
+    return error, log.head, log.snapshot(1), log.snapshot(2)
+
+
+def stored(log: SqliteLog) -> list[tuple[object, ...]]:
+    return database(log).execute("SELECT * FROM events ORDER BY seq").fetchall()
 
 
 @hypothesis.settings(max_examples=60)
-@hypothesis.given(steps=steps)
+@hypothesis.given(parts=parts)
 def test_memory_and_sqlite_cannot_be_told_apart(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[object]
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[object]]
 ) -> None:
     state = tmp_path_factory.mktemp("twin") / "state"
-    real = SqliteLog.open(state, synchronous="NORMAL")
-    twin = MemoryLog(real.log_id)
-    for step in steps:
-        if step == "reopen":
-            real.close()
-            real, twin = SqliteLog.open(state, synchronous="NORMAL"), twin.reopened()
-        else:
-            assert outcome(lambda: take(real, step)) == outcome(lambda: take(twin, step))  # noqa: B023
-        assert [real.snapshot(1), real.snapshot(2)] == [twin.snapshot(1), twin.snapshot(2)]
-    stored = database(real).execute("SELECT * FROM events ORDER BY seq").fetchall()
-    real.close()
-
-    assert stored == list(twin.rows)
+    twin = None
+    for part in parts:
+        with closing(SqliteLog.open(state, synchronous="NORMAL")) as real:
+            twin = MemoryLog(real.log_id) if twin is None else twin.reopened()
+            for step in part:
+                assert outcome(real, step) == outcome(twin, step)
+            assert stored(real) == list(twin.rows)
 
 
 # --- rows ---
@@ -348,14 +345,43 @@ def test_other_entries_after_such_a_commit_are_an_invariant_violation(log: Sqlit
         log.append(entries([released(99)], after=1))
 
 
-def test_after_an_io_error_the_database_is_opened_anew(
-    log: SqliteLog, foreign: sqlite3.Connection
-) -> None:
-    log.append(some(1))
-    log._writer.give_up()
-    log.append(some(1, after=1))
+@contextmanager
+def no_file_may_grow_beyond(size: int) -> Iterator[None]:
+    """Make each write beyond that many bytes an I/O error, as a bad disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    assert [entry.seq for entry in log.read()] == [1, 2]
+
+def test_after_an_io_error_appends_work_again_and_nothing_is_lost(log: SqliteLog) -> None:
+    log.append(some(2))
+    for after in (2, 3):
+        wal = Path(log.path + "-wal").stat().st_size
+        with no_file_may_grow_beyond(wal + 100):
+            for _ in range(2):
+                with pytest.raises(LogUnavailableError, match="IOERR"):
+                    log.append(large(after))
+            assert [entry.seq for entry in log.read()] == list(range(1, after + 1))
+        log.append(large(after))
+
+    assert [entry.seq for entry in log.read()] == [1, 2, 3, 4]
+
+
+def test_a_log_that_cannot_checkpoint_closes_and_keeps_its_wal(
+    state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = SqliteLog.open(state)
+    log.append(some(200))
+    with no_file_may_grow_beyond(4096):
+        log.close()
+    with closing(SqliteLog.open(state)) as again:
+        seqs = [entry.seq for entry in again.read()]
+
+    assert seqs == list(range(1, 201))
+    assert "no checkpoint" in caplog.text
 
 
 # --- the head file ---
@@ -401,6 +427,27 @@ def test_a_head_file_that_is_behind_or_torn_is_no_cut(state: Path) -> None:
         SqliteLog.open(state).close()
 
         assert not files.cuts.exists()
+
+
+def test_a_head_file_that_cannot_be_written_costs_one_warning_and_no_event(
+    log: SqliteLog, state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = log._head_file._file
+    kept = os.dup(file)
+    unwritable = os.open(StateFiles(state).head, os.O_RDONLY)
+    os.dup2(unwritable, file)
+    os.close(unwritable)
+    for after in range(3):
+        log.append(some(1, after=after))
+    warnings = caplog.text.count("cannot be written")
+    os.dup2(kept, file)
+    os.close(kept)
+    log.append(some(1, after=3))
+    head = read_head(StateFiles(state).head)
+
+    assert warnings == 1
+    assert head is not None
+    assert head.seq == 4
 
 
 # --- closing, threads, forks ---

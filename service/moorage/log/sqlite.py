@@ -47,8 +47,8 @@ _SNAPSHOT_NEWEST = engine.compiled(
     .order_by(snapshots.c.seq.desc())
 )
 _SNAPSHOT_PRUNE = (
-    "DELETE FROM snapshots WHERE fold_version <> ?"
-    " OR seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)"
+    "DELETE FROM snapshots WHERE seq NOT IN"
+    " (SELECT seq FROM snapshots WHERE fold_version = ? ORDER BY seq DESC LIMIT ?)"
 )
 
 
