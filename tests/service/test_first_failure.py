@@ -1,0 +1,255 @@
+"""A start that fails between reserve and spawn, or right after, leaks nothing; a thousand neither.
+
+Permissions do not stop every user, so a file stands where a folder is wanted, and a folder where
+a log file is.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from moorage import LoadError, ModelService, ModelSpec, Parts
+from moorage.hub import HubFetcher
+from moorage.hub.access import HubAccess
+from moorage.protocols import Fetched, FetchFailedError, Flag, Progress
+from support.hub import Fault, Repo, serving
+from support.services import check_log, server, settle, state_of
+
+STARTS = 1001
+WARM_UP = 300
+POOL = 1000
+MEDIAN_LIMIT_S = 0.1  # some milliseconds; twenty times that when others use the processors too
+RSS_LIMIT = 4 << 20
+ENDS = ("run.released", "run.abandoned")
+BLOCKS_LIMIT = 5_000
+OF_A_RUN = ("moorage-model", "moorage-worker")
+
+
+class FailingFetcher:
+    def __init__(self) -> None:
+        self.works = False
+
+    def fetch(
+        self, spec: ModelSpec, progress: Callable[[Progress], None], cancelled: Flag
+    ) -> Fetched:
+        if not self.works:
+            raise FetchFailedError("the hub says no; try again later")
+        return Fetched(path="/dev/null", commit="c0ffee", files=(), fetched_bytes=0)
+
+
+@dataclass
+class Window:
+    """One way to fail: how it is set up, how it is cured, and what the error says."""
+
+    stage: str
+    problem: str
+    spec: ModelSpec
+    arrange: Callable[[Path], None] = lambda _folder: None
+    cure: Callable[[Path], None] = lambda _folder: None
+    fetcher: FailingFetcher | None = None
+
+
+def _download_error() -> Window:
+    fetcher = FailingFetcher()
+
+    def cure(_folder: Path) -> None:
+        fetcher.works = True
+
+    spec = server("m", repo="org/model")
+    return Window("fetch", "the hub says no", spec, cure=cure, fetcher=fetcher)
+
+
+def _log_folder() -> Window:
+    def arrange(folder: Path) -> None:
+        (folder / "logs").write_text("not a folder")
+
+    def cure(folder: Path) -> None:
+        (folder / "logs").unlink()
+
+    return Window("launch", "log file", server("m"), arrange, cure)
+
+
+def _log_file() -> Window:
+    def arrange(folder: Path) -> None:
+        for run in range(1, STARTS + 1):
+            (folder / "logs" / "m" / f"{run:06d}.log").mkdir(parents=True)
+
+    return Window("launch", "log file", server("m"), arrange)
+
+
+def _missing_executable() -> Window:
+    def cure(folder: Path) -> None:
+        (folder / "server").symlink_to(sys.executable)
+
+    good = server("m")
+    return Window("prepare", "server", good, cure=cure)
+
+
+def _immediate_exit() -> Window:
+    script = 'test -e "$0/works" && exec "$@"; echo "cannot open the weights"; exit 7'
+
+    def cure(folder: Path) -> None:
+        (folder / "works").touch()
+
+    good = server("m")
+    spec = ModelSpec(name="m", backend="command", args=("sh", "-c", script, "FOLDER", *good.args))
+    return Window("load", "exited with status 7", spec, cure=cure)
+
+
+WINDOWS = {
+    "download error": _download_error,
+    "log folder cannot be made": _log_folder,
+    "log file not writable": _log_file,
+    "missing executable": _missing_executable,
+    "immediate exit": _immediate_exit,
+}
+
+
+def _placed(window: Window, folder: Path) -> ModelSpec:
+    """Return the spec with the state folder written into it."""
+    args = tuple(str(folder) if part == "FOLDER" else part for part in window.spec.args)
+    data: dict[str, Any] = {"name": "m", "backend": "command", "args": args}
+    if window.stage == "prepare":
+        data |= {"executable": str(folder / "server"), "args": args[1:]}
+    return ModelSpec(**data, repo=window.spec.repo)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What this process has of what could grow."""
+
+    threads: int
+    descriptors: int
+    rss: int
+    blocks: int
+
+    @classmethod
+    def settled(cls) -> Held:
+        """Look once the actor of the run that just failed has ended."""
+        gc.collect()
+        settle(lambda: not any(t.name.startswith(OF_A_RUN) for t in threading.enumerate()))
+        return cls(
+            threading.active_count(),
+            len(os.listdir("/proc/self/fd")),  # noqa: PTH208
+            psutil.Process().memory_info().rss,
+            sys.getallocatedblocks(),
+        )
+
+
+def _fail(service: ModelService, window: Window) -> float:
+    began = time.perf_counter()
+    with pytest.raises(LoadError) as caught:
+        service.start("m")
+    seconds = time.perf_counter() - began
+
+    assert caught.value.stage == window.stage
+    assert window.problem in str(caught.value)
+    return seconds
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_a_thousand_and_one_failed_starts_leak_nothing_and_the_next_succeeds(
+    kind: str, opened: Callable[..., ModelService], folder: Path
+) -> None:
+    window = WINDOWS[kind]()
+    service = opened(
+        _placed(window, folder),
+        ports=range(27_000, 27_000 + POOL),
+        parts=Parts(fetcher=window.fetcher),
+    )
+    window.arrange(folder)
+
+    took = [_fail(service, window) for _ in range(WARM_UP)]
+    before = Held.settled()
+    took += [_fail(service, window) for _ in range(STARTS - WARM_UP)]
+    after = Held.settled()
+
+    status = service.status()
+    assert (status.ports_held, status.ports_free, status.loaded) == ({}, POOL, 0)
+    assert psutil.Process().children(recursive=True) == []
+    assert after.threads <= before.threads
+    assert after.descriptors <= before.descriptors
+    assert after.rss - before.rss < RSS_LIMIT
+    assert after.blocks - before.blocks < BLOCKS_LIMIT
+    assert statistics.median(took) < MEDIAN_LIMIT_S
+    print(f"{kind}: {statistics.median(took) * 1000:.2f} ms; {before} {after}")
+    entries = check_log(folder, state_of(service))
+    ends = Counter(e.event.outcome for e in entries if e.event.kind in ENDS)
+    assert ends == {f"failed: {window.stage}": STARTS}
+
+    window.cure(folder)
+    assert service.start("m").state == "ready"
+
+
+def test_downloads_that_fail_on_the_wire_leak_nothing(
+    opened: Callable[..., ModelService], folder: Path, tmp_path: Path
+) -> None:
+    with serving() as hub:
+        hub.repos["org/model"] = Repo({"model.bin": b"weights" * 1000})
+        access = HubAccess(endpoint=hub.endpoint, token=False, cache_dir=str(tmp_path / "cache"))
+        service = opened(
+            server("m", repo="org/model", file="model.bin"), parts=Parts(fetcher=HubFetcher(access))
+        )
+        for fault in (
+            Fault(status=404, error_code="RepoNotFound"),
+            Fault(status=401, error_code="GatedRepo"),
+            Fault(status=404, error_code="RevisionNotFound"),
+        ):
+            for asked in ("list", "head"):
+                hub.faults = {asked: fault}
+                for _ in range(5):
+                    with pytest.raises(LoadError) as caught:
+                        service.start("m")
+
+                    assert caught.value.stage == "fetch"
+        hub.faults = {"get": Fault(status=404, error_code="EntryNotFound")}
+        with pytest.raises(LoadError, match="fetch"):
+            service.start("m")
+        hub.faults = {}
+
+        assert service.start("m").state == "ready"
+    assert service.status().ports_free == len(range(*_pool(service))) - 1
+
+
+def _pool(service: ModelService) -> tuple[int, int]:
+    ((first, last),) = state_of(service).pool
+    return first, last + 1
+
+
+def test_the_error_of_a_server_that_dies_at_once_has_its_exit_and_last_lines(
+    opened: Callable[..., ModelService], folder: Path
+) -> None:
+    service = opened(server("m", "--print", "loading|no such tensor", "--exit", "7"))
+
+    with pytest.raises(LoadError) as caught:
+        service.start("m")
+
+    assert (caught.value.stage, caught.value.code, caught.value.signal) == ("load", 7, None)
+    assert caught.value.log_tail == ("loading", "no such tensor")
+    assert "no such tensor" in str(caught.value)
+    assert service.model("m").log_tail == ("loading", "no such tensor")
+
+
+def test_the_error_of_a_server_that_a_signal_ends_names_it(
+    opened: Callable[..., ModelService],
+) -> None:
+    service = opened(server("m", "--print", "out of memory", "--kill-self", "9"))
+
+    with pytest.raises(LoadError) as caught:
+        service.start("m")
+
+    assert (caught.value.code, caught.value.signal) == (None, 9)
+    assert caught.value.log_tail == ("out of memory",)
