@@ -35,8 +35,9 @@ class Script:
     exits: ExitStatus | None = None
     """It ends by itself right after the spawn."""
     ignores: frozenset[int] = frozenset()
-    """Signals it does not react to; SIGKILL always works unless it is `unkillable`."""
+    """Signals it does not react to; SIGKILL always works."""
     unkillable: bool = False
+    """No signal ends it, only `exit`."""
     children: int = 0
     """Processes that outlive the leader until they are swept."""
     stuck_children: int = 0
@@ -116,7 +117,7 @@ class FakeServer:
             if not self.alive or hurry.is_set():
                 break
             self.signals.append(step.number)
-            if step.number not in self.script.ignores:
+            if not self.script.unkillable and step.number not in self.script.ignores:
                 self.exit(0)
         if self.alive:
             self.signals.append(signals.SIGKILL)
