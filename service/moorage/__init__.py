@@ -2,6 +2,7 @@
 
 from moorage.actors.gate import JointLease, Lease
 from moorage.compose import Parts
+from moorage.core.audit import Finding
 from moorage.core.events import Entry, Event
 from moorage.errors import (
     CloseIncompleteError,
@@ -40,6 +41,7 @@ __all__ = [
     "CorruptLogError",
     "Entry",
     "Event",
+    "Finding",
     "ForkedError",
     "JointLease",
     "Lease",

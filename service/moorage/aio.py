@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import Callable, Coroutine, Generator
 from types import EllipsisType, TracebackType
 from typing import Any, Generic, TypeVar
@@ -12,6 +13,7 @@ from moorage import limits as check
 from moorage.actors import messages as msg
 from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, leave
+from moorage.core.audit import Finding
 from moorage.errors import MoorageError, WaitTimeoutError
 from moorage.face import CALL_S, LEASE_S, START_S, STOP_S, Face, joint
 from moorage.spec import ModelSpec
@@ -122,6 +124,14 @@ class AsyncFace(Face):
         """As `set_limits`."""
         message = self._limits_message(max_loaded, memory_limit, min_residency_s)
         await self._acall(message, CALL_S)
+
+    async def aaudit(self, fix: bool = False) -> tuple[Finding, ...]:
+        """As `audit`, in a thread."""
+        return await asyncio.to_thread(self.audit, fix)
+
+    async def abackup(self, path: str | os.PathLike[str]) -> int:
+        """As `backup`, in a thread."""
+        return await asyncio.to_thread(self.backup, path)
 
     def alease(self, name: str, timeout_s: float = LEASE_S) -> LeaseRequest[Lease]:
         """As `lease`: `async with service.alease(name) as lease`, or await it and release."""

@@ -27,8 +27,9 @@ from moorage.actors.registry import Registry
 from moorage.actors.shells import Directory, RegistryActor, ThreadWorker
 from moorage.actors.tickets import Ticket
 from moorage.backends import InstalledBackends
+from moorage.core.audit import SPAWNED, Finding, Seen, WorldView
 from moorage.core.events import Entry, LogCreated, ServiceOpened
-from moorage.core.state import Ranges, State
+from moorage.core.state import Ranges, Run, State
 from moorage.errors import ForkedError, MoorageError, ServiceClosedError, ServiceFailedError
 from moorage.feed import Feed
 from moorage.hub import HubFetcher
@@ -38,8 +39,10 @@ from moorage.protocols import (
     Backends,
     Clock,
     EventLog,
+    ExitStatus,
     Fetcher,
     FoundProcess,
+    Listener,
     Ports,
     Processes,
     RunProcess,
@@ -106,7 +109,7 @@ class Runtime:
         self._closers.insert(0, processes.close)
         self._processes = processes
         real = processes if isinstance(processes, LocalProcesses) else None
-        ports = parts.ports or LocalPorts(real)
+        self._ports = ports = parts.ports or LocalPorts(real)
         self.backends = parts.backends or InstalledBackends()
         world = World(
             log_id=self.log.log_id,
@@ -200,6 +203,37 @@ class Runtime:
         state = self.registry.state
         self.ask(msg.Open(ticket, opened, created, self._strays(state), self._survivors(state)))
         ticket.future.result(timeout_s)
+
+    def look(self) -> WorldView:
+        """Return what can be seen of the world, to be held against the state."""
+        state = self.registry.state
+        processes = tuple(
+            Seen(found.pid, found.run, found.nonce, found.command)
+            for found in self._processes.find(self.log.log_id)
+        )
+        strangers: dict[int, tuple[int | None, str]] = {}
+        for port in (*state.free, *state.held):
+            run = state.runs.get(state.held.get(port, 0))
+            found = self._stranger(state, run, port)
+            if found is not None:
+                strangers[port] = (found.pid, found.command)
+        return WorldView(living=self._survivors(state), processes=processes, strangers=strangers)
+
+    def _stranger(self, state: State, run: Run | None, port: int) -> Listener | None:
+        if run is None:
+            return self._ports.stranger(port)
+        if port != run.ports[0] or run.stage not in SPAWNED:
+            return None
+        return self._ports.lost(process_of(state, run))
+
+    def fix(self, finding: Finding) -> None:
+        """Begin what would fix a finding; it is decided and recorded like anything else."""
+        if finding.kind == "dead-run" and finding.run is not None:
+            self._post(msg.ExitSeen(finding.run, ExitStatus(), ()))
+        elif finding.kind == "stray-process":
+            for found in self._processes.find(self.log.log_id):
+                if found.pid == finding.pid and found.run == finding.run:
+                    self._reap(found)
 
     def _strays(self, state: State) -> tuple[FoundProcess, ...]:
         """Return processes of this log that no open run accounts for."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hmac
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import EllipsisType
@@ -13,11 +15,14 @@ from moorage.actors import messages as msg
 from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, wait
 from moorage.compose import Runtime
+from moorage.core.audit import Finding, audit
 from moorage.core.events import Entry
 from moorage.core.state import Ranges, expand
 from moorage.errors import ConfigurationError, QueueFullError, UnknownModelError
 from moorage.feed import Callback, Subscription
+from moorage.log.backup import backup
 from moorage.log.reader import LogReader
+from moorage.log.verify import flaws
 from moorage.spec import ModelSpec
 from moorage.status import ModelStatus, ServiceStatus, service_status
 from moorage.world.ports import pool_overlaps_ephemeral, unbindable
@@ -138,6 +143,44 @@ class Face:
         """
         self._runtime.check()
         return self._runtime.feed.subscribe(callback)
+
+    def audit(self, fix: bool = False) -> tuple[Finding, ...]:
+        """Hold the log against the world and return what does not agree, () when all is well.
+
+        Beside a busy service the two are looked at twice, a moment apart, and only what stays is
+        told. `fix` begins what each finding says would fix it; audit again to see it gone.
+        Reads the whole log; blocks meanwhile.
+        """
+        self._runtime.check()
+        first = self._findings()
+        if first:
+            second = set(self._findings())
+            first = tuple(finding for finding in first if finding in second)
+        for finding in first if fix else ():
+            self._runtime.fix(finding)
+        return first
+
+    def _findings(self) -> tuple[Finding, ...]:
+        with LogReader(self._state) as reader:
+            chain = tuple((flaw.seq, flaw.problem) for flaw in flaws(reader))
+        before = self._runtime.registry.state
+        world = dataclasses.replace(self._runtime.look(), chain=chain)
+        found = audit(self._runtime.registry.state, world)
+        # What changed while we looked was not seen as it is.
+        return (
+            found
+            if before.seq == self._runtime.registry.state.seq
+            else tuple(
+                finding for finding in found if finding.kind in ("broken-chain", "quarantine")
+            )
+        )
+
+    def backup(self, path: str | os.PathLike[str]) -> int:
+        """Copy the live log into one new file and return its bytes. Holds nothing up.
+
+        Raises StateError when the target exists or cannot be written.
+        """
+        return backup(self._state, Path(path))
 
     def _call(self, message: Any, timeout_s: float) -> None:
         check.seconds("timeout_s", timeout_s)
