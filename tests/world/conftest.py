@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -59,9 +60,8 @@ class World:
     ears: list[Ear] = field(default_factory=list)
     others: list[LocalProcesses] = field(default_factory=list)
 
-    @property
-    def ports(self) -> LocalPorts:
-        return LocalPorts(self.processes)
+    def __post_init__(self) -> None:
+        self.ports = LocalPorts(self.processes)
 
     def port(self) -> int:
         self.held.append(HeldPort())
@@ -162,6 +162,24 @@ def descriptors(pid: int | None = None) -> dict[int, str]:
         with contextlib.suppress(FileNotFoundError):  # the one that reads the folder itself
             found[int(entry.name)] = str(entry.readlink())
     return found
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """Let this process open nothing more."""
+    old = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(descriptors()) + 1
+    fillers: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, old[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                fillers.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, old)
+        for fd in fillers:
+            os.close(fd)
 
 
 def pids_in(file: Path) -> dict[str, int]:

@@ -16,7 +16,7 @@ from moorage.world.exits import ExitWatcher
 from moorage.world.handles import Handles
 from moorage.world.processes import LocalProcesses
 from moorage.world.procfs import local_system
-from world.conftest import Exit, World, alive, descriptors
+from world.conftest import Exit, World, alive, descriptors, no_descriptor_left
 
 
 def leader(run: RunProcess) -> Identity:
@@ -90,6 +90,20 @@ def test_a_callback_that_raises_does_not_end_the_watch(
 
     assert told.wait() == ExitStatus(code=3)
     assert "on purpose" in caplog.text
+
+
+def test_an_exit_is_told_though_no_descriptor_is_left(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = world.start()
+    told = Exit()
+    world.processes.watch(run, told)
+    with no_descriptor_left():
+        os.kill(leader(run).pid, signal.SIGKILL)
+        status = told.wait()
+
+    assert status == ExitStatus(signal=9)
+    assert "Too many open files" in caplog.text, "who else was there could not be remembered"
 
 
 def test_the_end_of_an_adopted_server_is_told(world: World) -> None:

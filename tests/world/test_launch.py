@@ -16,7 +16,7 @@ from moorage.protocols import LaunchFailedError, LaunchOrder
 from moorage.world import launching
 from moorage.world.procfs import ProcSystem, Stat, parse_chain, parse_stat
 from support.servers import misbehave
-from world.conftest import World, descriptors
+from world.conftest import World, descriptors, no_descriptor_left
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -133,6 +133,15 @@ def test_what_cannot_be_launched_says_why_and_leaves_nothing(world: World) -> No
         assert words in caught.value.problem, kind
         assert descriptors() == before, kind
         assert not order.log_file.is_file(), kind
+
+
+def test_a_launch_without_a_descriptor_left_says_so(world: World) -> None:
+    order = world.order("/bin/true")
+    (world.folder / "logs").mkdir()
+    with no_descriptor_left(), pytest.raises(LaunchFailedError, match="Too many open files"):
+        world.processes.launch(order)
+
+    assert not order.log_file.exists()
 
 
 def test_a_failed_launch_keeps_a_log_that_was_there(world: World) -> None:

@@ -15,7 +15,7 @@ from moorage.protocols import Listener, Readiness, RunProcess
 from moorage.world import sockets
 from moorage.world.ports import LocalPorts, pool_overlaps_ephemeral, unbindable
 from support.servers import HeldPort, misbehave
-from world.conftest import World, descriptors, pids_in
+from world.conftest import World, descriptors, no_descriptor_left, pids_in
 
 
 @pytest.fixture
@@ -310,6 +310,16 @@ def test_nothing_is_held_open_after_a_wait(world: World) -> None:
     world.held.pop().close()
 
     assert descriptors() == before
+
+
+def test_a_wait_goes_on_while_no_descriptor_is_left(world: World) -> None:
+    run = world.start(ready=False)
+    with no_descriptor_left():
+        found = world.wait_ready(run, timeout_s=0.1)
+
+    assert found.outcome == "timeout"
+    assert "Too many open files" in found.detail
+    assert world.wait_ready(run).outcome == "ready"
 
 
 def test_a_run_without_a_known_leader_can_be_ready(world: World) -> None:

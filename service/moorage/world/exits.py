@@ -133,7 +133,7 @@ class ExitWatcher:
             calls, self._at_once = self._at_once, []
             running = [(k, w) for k, w in self._watched.items() if w.status is None]
         for key, watched in running:
-            if watched.handle.exited():
+            if _has_ended(watched.handle):
                 calls += self._settle(key, watched)
         return calls
 
@@ -160,6 +160,14 @@ class ExitWatcher:
         for watched in left:
             watched.handle.close()
             watched.settled.set()
+
+
+def _has_ended(handle: Handle) -> bool:
+    try:
+        return handle.exited()
+    except OSError:  # no descriptor left to look with: it is looked at again
+        _log.warning("process %d cannot be looked at now", handle.pid, exc_info=True)
+        return False
 
 
 def _call(on_exit: Callable[[ExitStatus], object], status: ExitStatus) -> None:

@@ -16,7 +16,7 @@ from moorage.world.tree import Tree
 
 _FIRST_DELAY_S = 0.001
 _LAST_DELAY_S = 0.25
-_SHARE = 0.01  # of the time spent so far is the next delay: readiness is told 1 % late at most
+_SHARE = 0.005  # of the time spent so far is the next delay: the answer comes half a percent late
 _REQUEST_S = 2.0
 _CERTAIN = 2  # looks that must agree before a stranger ends the run
 
@@ -124,7 +124,10 @@ class _Wait:
             left = deadline - time.monotonic()
             if left <= 0:
                 return Readiness("timeout", f"last seen: {self._seen}")
-            outcome = self._look(min(left, _REQUEST_S))
+            try:
+                outcome = self._look(min(left, _REQUEST_S))
+            except OSError as error:  # this process has no descriptor left, as a rule
+                self._seen, outcome = f"nothing, it could not be asked ({error.strerror})", None
             if outcome is not None:
                 return outcome
             now = time.monotonic()
