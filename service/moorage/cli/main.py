@@ -10,6 +10,7 @@ from typing import Final
 
 from moorage.cli import parser
 from moorage.cli.console import Console, standard
+from moorage.cli.signals import EndedBySignal
 from moorage.errors import MoorageError
 from moorage.protocols import Flag
 
@@ -17,6 +18,7 @@ FINE: Final = 0
 FINDING: Final = 1
 COULD_NOT_RUN: Final = 2
 INTERRUPTED: Final = 130
+_SIGNALLED: Final = 128
 
 
 def main(arguments: Sequence[str] | None = None, *, stop: Flag | None = None) -> int:
@@ -30,6 +32,9 @@ def main(arguments: Sequence[str] | None = None, *, stop: Flag | None = None) ->
         console.flush()
     except KeyboardInterrupt:
         return _interrupted(console)
+    except EndedBySignal as ended:
+        _interrupted(console)
+        return _SIGNALLED + ended.number
     except BrokenPipeError:
         _discard_output()
         return FINE

@@ -46,6 +46,7 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"moorage {version('moorage')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    _add_demo(commands)
     _add_ps(commands)
     _add_logs(commands)
     _add_events(commands)
@@ -65,6 +66,24 @@ def _add_state(parser: _Parser) -> None:
         "--state",
         metavar="DIR",
         help=f"the service's state folder, or a copy of its database (default: {source.VARIABLE})",
+    )
+
+
+def _add_demo(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "demo",
+        _demo,
+        help_text="Run three models in room for two, on real llama.cpp servers",
+        more="Needs no network. 1: something that it shows did not hold.",
+    )
+    parser.add_argument(
+        "--model", metavar="PATH", help="a GGUF file of yours (default: a tiny one is made)"
+    )
+    parser.add_argument(
+        "--state",
+        metavar="DIR",
+        help="a new folder, or one of an earlier demo (default: moorage-demo)",
     )
 
 
@@ -147,6 +166,12 @@ def _whole(text: str, *, low: int) -> int:
 
 
 # Each command is imported when it runs: `moorage --help` needs no database.
+
+
+def _demo(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import demo  # noqa: PLC0415
+
+    return demo.run(options, console)
 
 
 def _ps(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
