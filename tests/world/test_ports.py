@@ -133,8 +133,7 @@ def test_a_server_that_answers_is_ready(world: World) -> None:
 
 def test_ready_is_told_without_a_manager_too(world: World) -> None:
     run = world.start(ready=False)
-    world.processes.close()
-    world.processes = world.another_manager()
+    world.ports = LocalPorts()
 
     assert world.wait_ready(run).outcome == "ready"
 
