@@ -1,6 +1,6 @@
 """Durable appends against plain sqlite3 with the same durability, in the same run.
 
-`python benchmarks/append.py [--events 16000]` prints, for one event a commit and for a hundred, the
+`python benchmarks/append.py [--events 16000] [--json]` prints, for one event a commit and for a hundred, the
 rate of each and their ratio. The plain side inserts the same columns, ready made, into a table
 without index, trigger or hash. Rounds of both sides alternate, and the median of each counts.
 """
@@ -8,6 +8,7 @@ without index, trigger or hash. Rounds of both sides alternate, and the median o
 from __future__ import annotations
 
 import argparse
+import json
 import sqlite3
 import statistics
 import tempfile
@@ -101,15 +102,20 @@ def compare(synchronous: Synchronous, count: int, events: int) -> tuple[float, f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=16_000, help="for each side and line")
-    events = parser.parse_args().events
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    sides = [(s, count) for s in get_args(Synchronous)[:2] for count in (1, 100)]
+    rates = {side: compare(*side, options.events) for side in sides}
+    if options.json:
+        ratios = {f"{s}, {n} a commit: moorage / plain": a / b for (s, n), (a, b) in rates.items()}
+        print(json.dumps(ratios))
+        return
     print("synchronous  events/commit     moorage/s       plain/s   ratio")
-    for synchronous in get_args(Synchronous)[:2]:
-        for count in (1, 100):
-            ours_rate, plain_rate = compare(synchronous, count, events)
-            print(
-                f"{synchronous:<11} {count:>14} {ours_rate:>13,.0f} {plain_rate:>13,.0f}"
-                f" {ours_rate / plain_rate:>7.2f}"
-            )
+    for (synchronous, count), (ours_rate, plain_rate) in rates.items():
+        print(
+            f"{synchronous:<11} {count:>14} {ours_rate:>13,.0f} {plain_rate:>13,.0f}"
+            f" {ours_rate / plain_rate:>7.2f}"
+        )
 
 
 if __name__ == "__main__":
