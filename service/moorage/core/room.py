@@ -322,7 +322,8 @@ class _Pass:
         if run.run in self.observed.kept.get(entry, frozenset()):
             return KEPT
         seen = self.observed.usage.get(run.run)
-        if seen is None:
+        if seen is None:  # it becomes ready in this very decision: its waiters come first
+            self.outcome.look_again(self.observed.now)
             return "not observed"
         old_enough = seen.ready_at + self.state.min_residency_s
         if self.observed.now < old_enough:
