@@ -331,7 +331,7 @@ def test_a_child_that_nobody_watches_is_reaped_by_its_stop(world: World) -> None
 
 def test_runs_that_end_at_once_leave_no_trace_of_them(world: World) -> None:
     before, threads = descriptors(), threading.active_count()
-    for _ in range(200):
+    for _ in range(100):
         run = world.launch(world.order("/bin/sh", "-c", "exit 1"))
         told = Exit()
         world.processes.watch(run, told)
