@@ -478,7 +478,7 @@ def test_a_victim_that_gets_busy_while_it_is_chosen_is_passed_over(bench: Open) 
         return turns
 
     busy = [b.call(hammer) for _ in range(2)]
-    for _ in range(20):
+    for _ in range(8):
         b.service.lease("c").release()
         b.service.lease("b").release()
     stop.set()

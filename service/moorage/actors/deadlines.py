@@ -61,11 +61,11 @@ def _stage_due(registry: Registry, run: Run) -> float | None:
 
 
 def _idle_due(registry: Registry, run: Run) -> float | None:
-    ttl = registry.state.models[run.model].spec.ttl_s
     gate = registry.hall.get(run.run)
-    if ttl is None or gate is None or run.stage is not Stage.READY or gate.holders:
+    if gate is None:
         return None
-    return gate.used_at + ttl
+    seen = room.Usage(len(gate.holders), gate.used_at, gate.ready_at)
+    return room.idle_at(registry.state, run, seen)
 
 
 def _dues(registry: Registry) -> Iterator[float | None]:
@@ -88,9 +88,10 @@ def _dues(registry: Registry) -> Iterator[float | None]:
 
 
 def _ready_due(registry: Registry, run: Run, now: float) -> float | None:
-    ttl = registry.state.models[run.model].spec.ttl_s
+    model = registry.state.models[run.model]
+    ttl = model.spec.ttl_s
     due = _idle_due(registry, run)
-    if due is not None or ttl is None:
+    if due is not None or ttl is None or model.pinned:
         return due
     return now + max(ttl, DRAIN_LOOK_S)  # leased: it cannot be due before that
 

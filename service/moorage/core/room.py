@@ -450,15 +450,20 @@ def note_usage(draft: Draft, observed: Observed) -> bool:
     return True
 
 
+def idle_at(state: State, run: Run, seen: Usage) -> float | None:
+    """Return when a ready run has been idle for its `ttl_s`, None while it is to stay."""
+    model = state.models[run.model]
+    if model.spec.ttl_s is None or model.pinned or run.stage is not Stage.READY or seen.leases:
+        return None
+    return max(seen.used_at + model.spec.ttl_s, seen.ready_at + state.min_residency_s)
+
+
 def expire(draft: Draft, number: int, observed: Observed) -> bool:
     """Evict an idle run whose `ttl_s` has passed."""
     run = draft.run(number)
-    if run is None or run.stage is not Stage.READY or observed.usage[number].leases:
+    seen = observed.usage.get(number)
+    due = idle_at(draft.state, run, seen) if run is not None and seen is not None else None
+    if due is None or observed.now < due:
         return False
     _Pass(draft, observed).evict(number, None, "idle", [], stop=True)
     return True
-
-
-def check_room(state: State) -> bool:
-    """Tell whether what is loaded is within the limits."""
-    return room_left(state).holds(NOTHING)
