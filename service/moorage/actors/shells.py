@@ -40,6 +40,7 @@ class RegistryActor(_QuietActor):
         super().__init__()
         self._logic = logic
         self._on_end = on_end
+        self._handling: Any = None
 
     def on_start(self) -> None:
         """Name the thread: Pykka's own names do not tell whose it is."""
@@ -47,7 +48,9 @@ class RegistryActor(_QuietActor):
 
     def on_receive(self, message: Any) -> None:
         """Handle one message, in the actor's thread."""
+        self._handling = message
         self._logic.handle(message)
+        self._handling = None
 
     def on_failure(
         self,
@@ -67,9 +70,11 @@ class RegistryActor(_QuietActor):
     def _end(self, reason: str | None, error: Callable[[], MoorageError]) -> None:
         self._on_end(reason)  # from here on callers see it themselves
         self._logic.fail(error)
+        unanswered = [self._handling]  # the one it died of
         while not self.actor_inbox.empty():
-            message = self.actor_inbox.get()
-            ticket = getattr(getattr(message, "message", None), "ticket", None)
+            unanswered.append(getattr(self.actor_inbox.get(), "message", None))
+        for message in unanswered:
+            ticket = getattr(message, "ticket", None)
             if ticket is not None:
                 ticket.fail(error())
 
