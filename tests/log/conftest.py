@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,13 @@ def log(state: Path) -> Iterator[SqliteLog]:
 
 
 @pytest.fixture
+def foreign(log: SqliteLog) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(log.path, isolation_level=None)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
 def start_python() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start a script with arguments in a new interpreter; ended and reaped after the test."""
     started: list[subprocess.Popen[str]] = []
@@ -47,3 +58,32 @@ def start_python() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate(timeout=CHILD_LIMIT_S)
+
+
+CRASH = """
+import os, signal, sys
+from pathlib import Path
+from log.making import some
+from moorage.log.sqlite import SqliteLog
+log = SqliteLog.open(Path(sys.argv[1]))
+log.append(some(3))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def crashed(state: Path, start_python: Callable[..., subprocess.Popen[str]]) -> Path:
+    """A state whose events are in the -wal only."""
+    assert start_python(CRASH, state).wait(30) == -signal.SIGKILL
+    main = sqlite3.connect(f"file:{state}/moorage.db?immutable=1", uri=True)
+    with closing(main), pytest.raises(sqlite3.OperationalError):
+        main.execute("SELECT * FROM events")
+    return state
+
+
+@pytest.fixture
+def public(start_python: object) -> Iterator[Path]:
+    """A folder that other users can get to, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="moorage-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable
 
 from moorage.core.events import Entry, Event, ModelPinned, RunReleased
+from moorage.log.sqlite import SqliteLog
 
 AT = "2026-01-31T23:59:59.123456Z"
 
@@ -15,6 +17,11 @@ def released(run: int, *, model: str = "m", error: str = "") -> Event:
 
 def pinned(model: str = "m") -> Event:
     return ModelPinned(model=model)
+
+
+def database(log: SqliteLog) -> sqlite3.Connection:
+    """The log's own connection, to make it meet what a foreign one could not bring about."""
+    return log._writer.database()
 
 
 def entries(events: Iterable[Event], *, after: int = 0) -> list[Entry]:

@@ -28,10 +28,10 @@ from pathlib import Path
 from moorage.log.sqlite import SqliteLog
 log = SqliteLog.open(Path(sys.argv[1]), owner_note="the first")
 if "fork" in sys.argv and os.fork() == 0:
-    print(os.getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())  # in one piece, as both write
     sys.stdin.read()
     os._exit(0)
-print("open", flush=True)
+os.write(1, b"open\\n")
 sys.stdin.readline()
 log.close()
 print("closed", flush=True)

@@ -1,25 +1,17 @@
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from log.making import entries, pinned, released, some
-from moorage.core.events import Entry
 from moorage.errors import CorruptLogError, NewerSchemaError, NotALogError, StateError
 from moorage.log.files import StateFiles
 from moorage.log.reader import Filter, LogReader
 from moorage.log.sqlite import SqliteLog
-
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 def closed_log(state: Path, count: int = 3) -> None:
@@ -109,27 +101,6 @@ def test_readers_do_not_keep_an_owner_from_opening_and_closing(state: Path) -> N
         assert reader.head == 4
 
 
-CRASH = """
-import os, signal, sys
-from pathlib import Path
-from log.making import some
-from moorage.log.sqlite import SqliteLog
-log = SqliteLog.open(Path(sys.argv[1]))
-log.append(some(3))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.fixture
-def crashed(state: Path, start_python: Callable[..., subprocess.Popen[str]]) -> Path:
-    """A state whose events are in the -wal only."""
-    assert start_python(CRASH, state).wait(30) == -signal.SIGKILL
-    main = sqlite3.connect(f"file:{state}/moorage.db?immutable=1", uri=True)
-    with closing(main), pytest.raises(sqlite3.OperationalError):
-        main.execute("SELECT * FROM events")
-    return state
-
-
 def test_what_a_crash_left_in_the_wal_is_read(crashed: Path) -> None:
     with LogReader(crashed) as reader:
         assert seqs(reader) == [1, 2, 3]
@@ -142,75 +113,6 @@ def test_a_copy_is_read_with_its_wal(crashed: Path, tmp_path: Path) -> None:
         shutil.copy(crashed / name, copy)
     with LogReader(copy) as reader:
         assert seqs(reader) == [1, 2, 3]
-
-
-READ_AS_NOBODY = """
-import os, sys, tempfile
-from moorage.log import reader, revisions
-revisions.head()
-tempfile.tempdir = sys.argv[2]
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-try:
-    with reader.LogReader(sys.argv[1]) as log:
-        print([entry.seq for entry in log.read()], log.head, len(os.listdir(sys.argv[2])))
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-
-
-@pytest.fixture
-def read_as_nobody(
-    tmp_path: Path, start_python: Callable[..., subprocess.Popen[str]]
-) -> Callable[[Path], str]:
-    """Read a state, made readable and not writable for it, as another user."""
-
-    def read(state: Path) -> str:
-        scratch = tmp_path / "scratch"
-        scratch.mkdir(exist_ok=True)
-        scratch.chmod(0o777)
-        for path in state.iterdir():
-            path.chmod(0o644)
-        for path in (state, tmp_path, *[*tmp_path.parents][:-2]):
-            path.chmod(path.stat().st_mode | 0o055)
-        output, _ = start_python(READ_AS_NOBODY, state, scratch).communicate(timeout=30)
-        assert list(scratch.iterdir()) == []
-        return output.strip()
-
-    return read
-
-
-@AS_ROOT
-def test_a_closed_log_is_read_in_a_folder_that_cannot_be_written(
-    state: Path, read_as_nobody: Callable[[Path], str]
-) -> None:
-    closed_log(state)
-    before = names(state)
-
-    assert read_as_nobody(state) == "[1, 2, 3] 3 0"
-    assert names(state) == before
-
-
-@AS_ROOT
-def test_a_live_log_is_read_in_a_folder_that_cannot_be_written(
-    log: SqliteLog, state: Path, read_as_nobody: Callable[[Path], str]
-) -> None:
-    log.append(some(3))
-
-    assert read_as_nobody(state) == "[1, 2, 3] 3 0"
-
-
-@AS_ROOT
-@pytest.mark.parametrize(("lost", "copies"), [([], 0), (["moorage.db-shm"], 1)])
-def test_a_crashed_log_is_read_in_a_folder_that_cannot_be_written(
-    crashed: Path, read_as_nobody: Callable[[Path], str], lost: list[str], copies: int
-) -> None:
-    """Without its -shm, SQLite cannot do it where it is: then by way of a copy that is removed."""
-    for name in lost:
-        (crashed / name).unlink()
-    before = names(crashed)
-
-    assert read_as_nobody(crashed) == f"[1, 2, 3] 3 {copies}"
-    assert names(crashed) == before
 
 
 # --- what is refused ---
@@ -330,97 +232,3 @@ def test_a_long_log_is_read_in_pages_that_hold_nothing_between(log: SqliteLog, s
 
         assert busy == 0
         assert sum(1 for _ in reading) == 3499
-
-
-# --- following ---
-
-
-class Following:
-    """A thread that follows a log; `got` is set as often as an entry comes."""
-
-    def __init__(self, state: Path, after: int = 0, only: Filter = Filter()) -> None:  # noqa: B008
-        self.seen: list[Entry] = []
-        self.stop = threading.Event()
-        self.error: Exception | None = None
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, args=(state, after, only))
-        self._thread.start()
-
-    def _run(self, state: Path, after: int, only: Filter) -> None:
-        try:
-            with LogReader(state) as reader:
-                for entry in reader.follow(after, self.stop, only=only, poll_s=0.001):
-                    with self._changed:
-                        self.seen.append(entry)
-                        self._changed.notify_all()
-        except StateError as error:
-            self.error = error
-
-    def wait_for(self, count: int) -> list[int]:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.seen) >= count, timeout=20)
-        return [entry.seq for entry in self.seen]
-
-    def end(self) -> None:
-        self.stop.set()
-        self.join()
-
-    def join(self) -> None:
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-
-def test_a_follower_sees_what_is_there_and_what_comes(log: SqliteLog, state: Path) -> None:
-    log.append(some(3))
-    follower = Following(state, after=1)
-    first = follower.wait_for(2)
-    log.append(some(2, after=3))
-    then = follower.wait_for(4)
-    follower.end()
-
-    assert first == [2, 3]
-    assert then == [2, 3, 4, 5]
-
-
-def test_a_follower_sees_owners_come_and_go(state: Path) -> None:
-    closed_log(state, 1)
-    follower = Following(state)
-    follower.wait_for(1)
-    for head in (1, 2):
-        with closing(SqliteLog.open(state)) as log:
-            log.append(some(1, after=head))
-        follower.wait_for(head + 1)
-    follower.end()
-
-    assert [entry.seq for entry in follower.seen] == [1, 2, 3]
-
-
-def test_a_follower_of_some_sees_only_those(log: SqliteLog, state: Path) -> None:
-    follower = Following(state, only=Filter(model="b"))
-    log.append(entries([pinned("a"), pinned("b"), pinned("a"), pinned("b")]))
-    seen = follower.wait_for(2)
-    follower.end()
-
-    assert seen == [2, 4]
-
-
-def test_a_follower_is_told_when_the_log_is_deleted(state: Path) -> None:
-    closed_log(state, 1)
-    follower = Following(state)
-    follower.wait_for(1)
-    StateFiles(state).database.unlink()
-    follower.join()
-
-    assert "moved, replaced or deleted" in str(follower.error)
-
-
-def test_a_follower_that_is_stopped_yields_no_more(log: SqliteLog, state: Path) -> None:
-    log.append(some(10))
-    stop = threading.Event()
-    with LogReader(state) as reader:
-        seen = []
-        for entry in reader.follow(0, stop):
-            seen.append(entry.seq)
-            stop.set()
-
-    assert seen == [1]
