@@ -26,13 +26,19 @@ GRACE_S = 1.0
 """The registry answers at a ticket's deadline; this much later the caller stops waiting for it."""
 
 
-async def answer(ticket: Ticket[T], timeout_s: float, left: Callable[[Ticket[Any]], None]) -> T:
-    """Await a ticket. Cancelled at any point it gives back what was granted.
+async def answer(
+    ticket: Ticket[T],
+    ask: Callable[[], None],
+    timeout_s: float,
+    left: Callable[[Ticket[Any]], None],
+) -> T:
+    """Ask, then await the answer. Cancelled at any point it gives back what was granted.
 
     The result is taken from the ticket itself: a cancellation that lands after the grant, before
     this coroutine runs again, would lose what the await hands over.
     """
     try:
+        ask()
         async with asyncio.timeout(timeout_s + GRACE_S):
             return await asyncio.shield(asyncio.wrap_future(ticket.future))
     except MoorageError:
@@ -86,13 +92,12 @@ class AsyncFace(Face):
     async def aremove(self, name: str, *, force: bool = False, timeout_s: float = STOP_S) -> None:
         """As `remove`. Cancelled, the model is as before."""
         ticket: Ticket[None] = Ticket(f"remove({name!r})")
-        await self._acall(msg.Remove(ticket, name, force), timeout_s)
+        await self._acall(msg.Remove(ticket, check.name(name), force), timeout_s)
 
     async def astart(self, name: str, timeout_s: float = START_S) -> ModelStatus:
         """As `start`. Cancelled, a load that has begun goes on."""
-        await answer(
-            self._want((name,), timeout_s, leases=False, owner=task_owner()), timeout_s, self._left
-        )
+        owner = task_owner()
+        await self._acall(self._want((name,), timeout_s, leases=False, owner=owner), timeout_s)
         return self.model(name)
 
     async def astop(
@@ -100,19 +105,21 @@ class AsyncFace(Face):
     ) -> None:
         """As `stop`. Cancelled, the stop goes on."""
         ticket: Ticket[None] = Ticket(f"stop({name!r})")
-        await self._acall(msg.Stop(ticket, name, force, hold), timeout_s)
+        await self._acall(msg.Stop(ticket, check.name(name), force, hold), timeout_s)
 
     async def apin(self, name: str) -> None:
         """As `pin`."""
-        await self._acall(msg.Pin(Ticket(f"pin({name!r})"), name, pinned=True), CALL_S)
+        await self._acall(msg.Pin(Ticket(f"pin({name!r})"), check.name(name), pinned=True), CALL_S)
 
     async def aunpin(self, name: str) -> None:
         """As `unpin`."""
-        await self._acall(msg.Pin(Ticket(f"unpin({name!r})"), name, pinned=False), CALL_S)
+        await self._acall(
+            msg.Pin(Ticket(f"unpin({name!r})"), check.name(name), pinned=False), CALL_S
+        )
 
     async def areset(self, name: str) -> None:
         """As `reset`."""
-        await self._acall(msg.Reset(Ticket(f"reset({name!r})"), name), CALL_S)
+        await self._acall(msg.Reset(Ticket(f"reset({name!r})"), check.name(name)), CALL_S)
 
     async def aset_limits(
         self,
@@ -139,24 +146,26 @@ class AsyncFace(Face):
 
     async def _alease(self, name: str, timeout_s: float) -> Lease:
         owner = task_owner()
-        gate = self._hall.table.get(name)
+        gate = self._hall.table.get(name) if isinstance(name, str) else None
         if gate is not None:
             lease = Lease(gate, owner)
             if not gate.closed:
                 return lease
             lease.release()
-        ticket: Ticket[Lease] = self._want((name,), timeout_s, leases=True, owner=owner)
-        return await answer(ticket, timeout_s, self._left)
+        message = self._want((name,), timeout_s, leases=True, owner=owner)
+        granted: Lease = await self._acall(message, timeout_s)
+        return granted
 
     def alease_all(self, *names: str, timeout_s: float = LEASE_S) -> LeaseRequest[JointLease]:
         """As `lease_all`."""
         return LeaseRequest(functools.partial(self._alease_all, names, timeout_s))
 
     async def _alease_all(self, names: tuple[str, ...], timeout_s: float) -> JointLease:
-        ticket = self._want(names, timeout_s, leases=True, owner=task_owner())
-        return joint(names, await answer(ticket, timeout_s, self._left))
+        message = self._want(names, timeout_s, leases=True, owner=task_owner())
+        leases: Lease | JointLease = await self._acall(message, timeout_s)
+        return joint(names, leases)
 
-    async def _acall(self, message: Any, timeout_s: float) -> None:
+    async def _acall(self, message: msg.FromCaller, timeout_s: float) -> Any:
         check.seconds("timeout_s", timeout_s)
-        self._runtime.ask(message)
-        await answer(message.ticket, timeout_s, self._left)
+        ticket: Ticket[Any] = message.ticket
+        return await answer(ticket, lambda: self._ask(message), timeout_s, self._left)

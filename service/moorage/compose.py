@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,13 +25,20 @@ from moorage.actors.hall import Hall
 from moorage.actors.ledger import Ledger
 from moorage.actors.model import KILL_WAIT_S, World
 from moorage.actors.registry import Registry
-from moorage.actors.shells import Directory, RegistryActor, ThreadWorker
+from moorage.actors.shells import Directory, RegistryActor
+from moorage.actors.threads import Threads, ThreadWorker
 from moorage.actors.tickets import Ticket
 from moorage.backends import InstalledBackends
 from moorage.core.audit import SPAWNED, Finding, Seen, WorldView
 from moorage.core.events import Entry, LogCreated, ServiceOpened
 from moorage.core.state import Ranges, Run, State
-from moorage.errors import ForkedError, MoorageError, ServiceClosedError, ServiceFailedError
+from moorage.errors import (
+    ForkedError,
+    MoorageError,
+    ServiceClosedError,
+    ServiceFailedError,
+    StateError,
+)
 from moorage.feed import Feed
 from moorage.hub import HubFetcher
 from moorage.log.sqlite import SqliteLog
@@ -53,6 +61,7 @@ from moorage.world.processes import LocalProcesses
 
 _log = logging.getLogger(__name__)
 
+_KEY_BYTES = 32
 END_S = 5.0
 """Seconds a thread of ours may take to end."""
 
@@ -85,7 +94,10 @@ class Parts:
 class Runtime:
     """A running registry with everything it needs. Made by `start`, ended once by `end`."""
 
-    def __init__(self, state: Path, limits: Limits, parts: Parts, log: EventLog) -> None:
+    def __init__(
+        self, state: Path, limits: Limits, parts: Parts, log: EventLog, key: bytes
+    ) -> None:
+        self.key = key
         self.clock = parts.clock or SystemClock()
         self.log = log
         self.feed = Feed()
@@ -107,6 +119,8 @@ class Runtime:
     def _compose(self, state: Path, limits: Limits, parts: Parts) -> None:
         processes = parts.processes or LocalProcesses()
         self._closers.insert(0, processes.close)
+        self._threads = Threads()
+        self._closers.insert(0, self._threads.close)
         self._processes = processes
         real = processes if isinstance(processes, LocalProcesses) else None
         self._ports = ports = parts.ports or LocalPorts(real)
@@ -118,12 +132,12 @@ class Runtime:
             ports=ports,
             backends=self.backends,
             fetcher=parts.fetcher or HubFetcher(),
-            new_worker=ThreadWorker,
+            new_worker=partial(ThreadWorker, self._threads),
             new_flag=threading.Event,
         )
         self.desk = Desk(limits.max_waiting)
         self.hall = Hall(self.clock.monotonic, self._emptied)
-        self._directory = Directory(world, self._post)
+        self._directory = Directory(world, self._threads, self._post)
         alarm = parts.new_alarm(lambda: self._post(msg.Wake()))
         self._closers.insert(0, alarm.close)
         self.registry = Registry(
@@ -252,7 +266,7 @@ class Runtime:
         )
 
     def _reap(self, found: FoundProcess) -> None:
-        worker = ThreadWorker(f"reap-{found.pid}")
+        worker = ThreadWorker(self._threads, f"reap-{found.pid}")
 
         def work() -> None:
             process = RunProcess(run=found.run, token=found.token, identity=None, ports=())
@@ -319,10 +333,33 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def _secret_key(folder: Path) -> bytes:
+    """Return the key under which secrets are hashed, made once a state folder, mode 0600."""
+    path = folder / "moorage.key"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StateError(str(path), f"cannot be read: {error.strerror}") from error
+    key = secrets.token_bytes(_KEY_BYTES)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(key)
+    except OSError as error:
+        raise StateError(str(path), f"cannot be written: {error.strerror}") from error
+    return key
+
+
 def start(state: Path, limits: Limits, parts: Parts, *, wait_s: float, open_s: float) -> Runtime:
     """Open the log, start the actors and record the opening; on any error undo all of it."""
     log = parts.log or SqliteLog.open(state, wait_s=wait_s)
-    runtime = Runtime(state, limits, parts, log)
+    try:
+        key = _secret_key(state)
+    except BaseException:
+        log.close()
+        raise
+    runtime = Runtime(state, limits, parts, log, key)
     try:
         runtime.open(limits, open_s)
     except BaseException:

@@ -18,11 +18,12 @@ from moorage.compose import Runtime
 from moorage.core.audit import Finding, audit
 from moorage.core.events import Entry
 from moorage.core.state import Ranges, expand
-from moorage.errors import ConfigurationError, QueueFullError, UnknownModelError
+from moorage.errors import ConfigurationError, NameClashError, QueueFullError, UnknownModelError
 from moorage.feed import Callback, Subscription
 from moorage.log.backup import backup
 from moorage.log.reader import LogReader
 from moorage.log.verify import flaws
+from moorage.protocols import Backends
 from moorage.spec import ModelSpec
 from moorage.status import ModelStatus, ServiceStatus, service_status
 from moorage.world.ports import pool_overlaps_ephemeral, unbindable
@@ -41,18 +42,14 @@ RETRY_AFTER_S = 1.0
 class Face:
     """Builds messages and looks at what is published. Any thread."""
 
-    def __init__(self, runtime: Runtime, state: Path, key: bytes) -> None:
+    def __init__(self, runtime: Runtime, state: Path) -> None:
         self._runtime = runtime
         self._hall = runtime.hall
         self._state = state
-        self._key = key
         self._warnings = _warnings(runtime.registry.state.pool)
 
     def _define_message(self, specs: Sequence[ModelSpec], *, whole: bool) -> msg.Define:
-        for spec in specs:
-            if not isinstance(spec, ModelSpec):
-                raise ConfigurationError("define", f"{spec!r} is no ModelSpec")
-            self._runtime.backends.get(spec.backend).check(spec)
+        check_specs(specs, self._runtime.backends)
         known = tuple((spec, self._secrets_hash(spec)) for spec in specs)
         return msg.Define(Ticket("define"), known, whole=whole)
 
@@ -60,7 +57,9 @@ class Face:
         if not spec.secrets:
             return ""
         text = "\0".join(f"{name}={spec.secrets[name]}" for name in sorted(spec.secrets))
-        return hmac.new(self._key, text.encode(errors="surrogateescape"), "sha256").hexdigest()
+        return hmac.new(
+            self._runtime.key, text.encode(errors="surrogateescape"), "sha256"
+        ).hexdigest()
 
     def _limits_message(
         self,
@@ -78,25 +77,31 @@ class Face:
 
     def _want(
         self, names: Sequence[str], timeout_s: float, *, leases: bool, owner: object
-    ) -> Ticket[Any]:
+    ) -> msg.Want:
         runtime = self._runtime
         runtime.check()
         check.seconds("timeout_s", timeout_s)
         if not names or not all(isinstance(name, str) for name in names):
             raise ConfigurationError("name", f"{names!r} names no model")
         verb = "lease" if leases else "start"
-        ticket: Ticket[Any] = Ticket(
-            f"{verb}({', '.join(map(repr, names))})",
-            names=tuple(dict.fromkeys(names)),
-            owner=owner,
-            timeout_s=timeout_s,
-            deadline=runtime.clock.monotonic() + timeout_s,
-            leases=leases,
+        return msg.Want(
+            Ticket(
+                f"{verb}({', '.join(map(repr, names))})",
+                names=tuple(dict.fromkeys(names)),
+                owner=owner,
+                timeout_s=timeout_s,
+                deadline=runtime.clock.monotonic() + timeout_s,
+                leases=leases,
+            )
         )
-        if not runtime.desk.enter(ticket):
-            raise QueueFullError(runtime.desk.limit, RETRY_AFTER_S)
-        runtime.ask(msg.Want(ticket))
-        return ticket
+
+    def _ask(self, message: msg.FromCaller) -> None:
+        """Count a waiter in at the door, and tell the registry."""
+        desk = self._runtime.desk
+        if isinstance(message, msg.Want) and not desk.enter(message.ticket):
+            message.ticket.fail(QueueFullError(desk.limit, RETRY_AFTER_S))
+            return
+        self._runtime.ask(message)
 
     def _left(self, ticket: Ticket[Any]) -> None:
         self._runtime.left(ticket)
@@ -182,10 +187,25 @@ class Face:
         """
         return backup(self._state, Path(path))
 
-    def _call(self, message: Any, timeout_s: float) -> None:
+    def _call(self, message: msg.FromCaller, timeout_s: float) -> Any:
         check.seconds("timeout_s", timeout_s)
-        self._runtime.ask(message)
-        wait(message.ticket, timeout_s, self._left)
+        ticket: Ticket[Any] = message.ticket
+        return wait(ticket, lambda: self._ask(message), timeout_s, self._left)
+
+
+def check_specs(specs: Sequence[ModelSpec], backends: Backends) -> None:
+    """Refuse specs that no service could define. Raises ConfigurationError."""
+    owners: dict[str, ModelSpec] = {}
+    for spec in specs:
+        if not isinstance(spec, ModelSpec):
+            raise ConfigurationError("define", f"{spec!r} is no ModelSpec")
+        backends.get(spec.backend).check(spec)
+        for name in spec.names:
+            owner = owners.setdefault(name, spec)
+            if owner is not spec and owner.name == name == spec.name:
+                raise ConfigurationError("define", f"{name!r} is specified twice")
+            if owner is not spec:
+                raise NameClashError(name, owner.name)
 
 
 def pool(ports: Iterable[int]) -> Ranges:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +18,7 @@ def port_ranges(ports: Iterable[int]) -> Ranges:
     if isinstance(ports, range) and not ports and ports.start > ports.stop:
         raise ConfigurationError("port range", f"{ports.start}-{ports.stop} is reversed")
     try:
-        listed = list(ports)
+        listed = list(itertools.islice(ports, MAX_PORT + 1))
     except TypeError:
         raise ConfigurationError("port range", f"{ports!r} is no range of ports") from None
     if not listed:
@@ -28,6 +29,13 @@ def port_ranges(ports: Iterable[int]) -> Ranges:
     if len(set(listed)) != len(listed):
         raise ConfigurationError("port range", "names a port twice")
     return compress(listed)
+
+
+def name(value: Any) -> str:
+    """Return what may be a model's name or alias. Raises ConfigurationError."""
+    if not isinstance(value, str):
+        raise ConfigurationError("name", f"{value!r} is no text")
+    return value
 
 
 def whole(subject: str, value: Any, *, low: int, high: int) -> int:

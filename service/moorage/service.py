@@ -7,9 +7,9 @@ import atexit
 import functools
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import EllipsisType, TracebackType
 from typing import Any, Literal, Self
@@ -17,14 +17,15 @@ from typing import Any, Literal, Self
 from moorage import limits as check
 from moorage.actors import messages as msg
 from moorage.actors.gate import JointLease, Lease
-from moorage.actors.tickets import Ticket, wait
+from moorage.actors.tickets import Ticket
 from moorage.aio import AsyncFace
+from moorage.backends import InstalledBackends
 from moorage.compose import Limits, Parts, Runtime, start
 from moorage.errors import (
     CloseIncompleteError,
     ConfigurationError,
+    ServiceClosedError,
     ServiceFailedError,
-    StateError,
 )
 from moorage.face import (
     CALL_S,
@@ -33,6 +34,7 @@ from moorage.face import (
     LEASE_S,
     START_S,
     STOP_S,
+    check_specs,
     joint,
     memory,
     pool,
@@ -45,17 +47,15 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_PORTS = range(18000, 19000)
 OPEN_S = 60.0
-_KEY_BYTES = 32
 
 
 class ModelService(AsyncFace):
     """Keeps model servers running for the program that embeds it. Made by `open`."""
 
-    def __init__(self, runtime: Runtime, state: Path, key: bytes, on_close: str) -> None:
-        super().__init__(runtime, state, key)
+    def __init__(self, runtime: Runtime, state: Path, on_close: str) -> None:
+        super().__init__(runtime, state)
         self._on_close = on_close
         self._closing: Ticket[tuple[str, ...]] = Ticket("close")
-        self._asked_to_close = [None]
         atexit.register(self._close_at_exit)
 
     @classmethod
@@ -95,18 +95,27 @@ class ModelService(AsyncFace):
         check.seconds("wait_s", wait_s)
         if on_close not in ("stop", "keep"):
             raise ConfigurationError("on_close", f"must be 'stop' or 'keep', not {on_close!r}")
+        parts = parts or Parts()
+        backends = parts.backends or InstalledBackends()
+        check_specs(models or (), backends)
         folder = Path(state).absolute()
-        runtime = start(folder, bounds, parts or Parts(), wait_s=wait_s, open_s=OPEN_S)
+        runtime = start(
+            folder, bounds, replace(parts, backends=backends), wait_s=wait_s, open_s=OPEN_S
+        )
+        service = cls(runtime, folder, on_close)
+        service._take_up(models)
+        return service
+
+    def _take_up(self, models: Sequence[ModelSpec] | None) -> None:
+        """Define what `open` was given; when that fails, close and keep what was found running."""
         try:
-            service = cls(runtime, folder, _secret_key(folder), on_close)
-            for warning in service.status().warnings:
+            for warning in self.status().warnings:
                 _log.warning("%s", warning)
             if models is not None:
-                service._define(models, whole=True)
+                self._define(models, whole=True)
         except BaseException:
-            runtime.end()
+            self.close("keep", drain_s=0)
             raise
-        return service
 
     # --- models ---
 
@@ -127,7 +136,7 @@ class ModelService(AsyncFace):
         Raises UnknownModelError, StopFailedError, LogUnavailableError.
         """
         ticket: Ticket[None] = Ticket(f"remove({name!r})")
-        self._call(msg.Remove(ticket, name, force), timeout_s)
+        self._call(msg.Remove(ticket, check.name(name), force), timeout_s)
 
     def start(self, name: str, timeout_s: float = START_S) -> ModelStatus:
         """Make one attempt to have a model ready, and return when it is.
@@ -135,8 +144,8 @@ class ModelService(AsyncFace):
         Ends a hold. Raises what stood in the way: LoadError, LoadCancelledError, NoRoomError,
         PortPoolExhaustedError, WaitTimeoutError, UnknownModelError, LogUnavailableError.
         """
-        ticket = self._want((name,), timeout_s, leases=False, owner=threading.get_ident())
-        wait(ticket, timeout_s, self._left)
+        owner = threading.get_ident()
+        self._call(self._want((name,), timeout_s, leases=False, owner=owner), timeout_s)
         return self.model(name)
 
     def stop(
@@ -149,19 +158,19 @@ class ModelService(AsyncFace):
         Raises UnknownModelError, StopFailedError.
         """
         ticket: Ticket[None] = Ticket(f"stop({name!r})")
-        self._call(msg.Stop(ticket, name, force, hold), timeout_s)
+        self._call(msg.Stop(ticket, check.name(name), force, hold), timeout_s)
 
     def pin(self, name: str) -> None:
         """Never evict a model. Loads nothing, survives restarts."""
-        self._call(msg.Pin(Ticket(f"pin({name!r})"), name, pinned=True), CALL_S)
+        self._call(msg.Pin(Ticket(f"pin({name!r})"), check.name(name), pinned=True), CALL_S)
 
     def unpin(self, name: str) -> None:
         """Let a model be evicted again."""
-        self._call(msg.Pin(Ticket(f"unpin({name!r})"), name, pinned=False), CALL_S)
+        self._call(msg.Pin(Ticket(f"unpin({name!r})"), check.name(name), pinned=False), CALL_S)
 
     def reset(self, name: str) -> None:
         """Forget a model's hold, backoff and failures."""
-        self._call(msg.Reset(Ticket(f"reset({name!r})"), name), CALL_S)
+        self._call(msg.Reset(Ticket(f"reset({name!r})"), check.name(name)), CALL_S)
 
     def set_limits(
         self,
@@ -187,20 +196,21 @@ class ModelService(AsyncFace):
         LogUnavailableError.
         """
         owner = threading.get_ident()
-        gate = self._hall.table.get(name)
+        gate = self._hall.table.get(name) if isinstance(name, str) else None
         if gate is not None:
             lease = Lease(gate, owner)
             if not gate.closed:
                 return lease
             lease.release()
-        ticket: Ticket[Lease] = self._want((name,), timeout_s, leases=True, owner=owner)
-        return wait(ticket, timeout_s, self._left)
+        message = self._want((name,), timeout_s, leases=True, owner=owner)
+        granted: Lease = self._call(message, timeout_s)
+        return granted
 
     def lease_all(self, *names: str, timeout_s: float = LEASE_S) -> JointLease:
         """Lease several models in one step: all of them or none, without deadlock."""
         owner = threading.get_ident()
-        ticket = self._want(names, timeout_s, leases=True, owner=owner)
-        leases: Lease | JointLease = wait(ticket, timeout_s, self._left)
+        message = self._want(names, timeout_s, leases=True, owner=owner)
+        leases: Lease | JointLease = self._call(message, timeout_s)
         return joint(names, leases)
 
     # --- closing ---
@@ -226,6 +236,8 @@ class ModelService(AsyncFace):
         except ServiceFailedError as error:
             _log.warning("closing: %s", error)
             remains = ()
+        except ServiceClosedError:
+            remains = ()  # another call reached its deadline and said what is left
         self._end()
         if remains:
             raise CloseIncompleteError(remains)
@@ -237,18 +249,12 @@ class ModelService(AsyncFace):
         how = self._on_close if on_close is None else on_close
         if how not in ("stop", "keep"):
             raise ConfigurationError("on_close", f"must be 'stop' or 'keep', not {how!r}")
-        try:
-            self._asked_to_close.pop()
-        except IndexError:
-            return  # somebody closes already: wait for the same answer
         force_at = self._runtime.clock.monotonic() + drain_s
         try:
+            # Asked by every call, heard once: an interrupted one must not be waited for.
             self._runtime.ask(msg.Close(self._closing, how == "keep", force_at))
-        except ServiceFailedError as error:
+        except (ServiceFailedError, ServiceClosedError) as error:
             self._closing.fail(error)
-        except BaseException:
-            self._asked_to_close.append(None)  # interrupted: whoever calls next asks
-            raise
 
     def _remains(self) -> tuple[str, ...]:
         runs = self._runtime.registry.state.runs.values()
@@ -313,21 +319,3 @@ def _close_unwanted(opening: asyncio.Future[Any]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         closing = threading.Thread(target=opening.result().close, name="moorage-close", daemon=True)
         closing.start()
-
-
-def _secret_key(folder: Path) -> bytes:
-    """Return the key under which secrets are hashed, made once a state folder, mode 0600."""
-    path = folder / "moorage.key"
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StateError(str(path), f"cannot be read: {error.strerror}") from error
-    key = secrets.token_bytes(_KEY_BYTES)
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(key)
-    except OSError as error:
-        raise StateError(str(path), f"cannot be written: {error.strerror}") from error
-    return key

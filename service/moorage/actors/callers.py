@@ -31,6 +31,8 @@ def answer(registry: Registry, message: msg.FromCaller) -> None:
     if isinstance(message, msg.Left):
         left(registry, message.ticket)
         return
+    if isinstance(message, msg.Close) and registry.volatile.closing is not None:
+        return  # asked twice: one ticket, one answer
     if registry.volatile.closing is not None or registry.volatile.closed:
         message.ticket.fail(ServiceClosedError(message.ticket.asked))
         registry.desk.leave(message.ticket)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,20 +14,25 @@ AnyTicket = Ticket[Any]
 
 
 class Desk:
-    """Open tickets. Callers `enter` and are counted; the rest is the registry's thread's."""
+    """Open tickets. Callers `enter` and are counted; the rest is the registry's thread's.
+
+    A ticket counts while it lives, so one whose caller was interrupted on the way is forgotten.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._open: dict[int, AnyTicket] = {}
+        self._open: dict[int, weakref.ref[AnyTicket]] = {}
         self._by_run: dict[int, dict[int, AnyTicket]] = {}
         self._ends: dict[int, list[AnyTicket]] = {}
         self._deadlines: list[tuple[float, int]] = []
 
     def enter(self, ticket: AnyTicket) -> bool:
         """Count a caller in; False when `limit` wait already. Announce, then look: no lock."""
-        self._open[ticket.number] = ticket
+        number = ticket.number
+        # Forgotten by C code alone: no interrupt can come between the end of a ticket and this.
+        self._open[number] = weakref.ref(ticket, functools.partial(self._open.pop, number))
         if len(self._open) > self.limit:
-            del self._open[ticket.number]
+            self._open.pop(number, None)
             return False
         return True
 
@@ -55,7 +62,14 @@ class Desk:
 
     def joint(self) -> list[AnyTicket]:
         """Return the open tickets that want several models, oldest first."""
-        return [t for _, t in sorted(self._open.copy().items()) if len(t.names) > 1 and t.open]
+        return [ticket for ticket in self._living() if len(ticket.names) > 1 and ticket.open]
+
+    def _living(self) -> Iterator[AnyTicket]:
+        """Yield all tickets that were entered, oldest first."""
+        for _, known in sorted(self._open.copy().items()):
+            ticket = known()
+            if ticket is not None:
+                yield ticket
 
     def await_end(self, run: int, ticket: AnyTicket) -> None:
         """Let a ticket wait for the end of a run."""
@@ -77,11 +91,12 @@ class Desk:
                 yield run
 
     def expired(self, now: float) -> list[AnyTicket]:
-        """Return open tickets whose deadline has passed."""
+        """Return tickets whose deadline has passed, also those whose callers left unheard."""
         expired: list[AnyTicket] = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            ticket = self._open.get(heapq.heappop(self._deadlines)[1])
-            if ticket is not None and ticket.open:
+            known = self._open.get(heapq.heappop(self._deadlines)[1])
+            ticket = known() if known is not None else None
+            if ticket is not None:
                 expired.append(ticket)
         return expired
 
@@ -94,7 +109,7 @@ class Desk:
     def fail_all(self, make: Callable[[AnyTicket], BaseException]) -> None:
         """Answer every open ticket with an error. May run while the registry dies."""
         ends = [ticket for tickets in self._ends.values() for ticket in tickets]
-        for ticket in [*self._open.copy().values(), *ends]:
+        for ticket in [*self._living(), *ends]:
             ticket.fail(make(ticket))
             self._open.pop(ticket.number, None)
         self._by_run.clear()

@@ -8,12 +8,16 @@ Each ready run has a gate. Rules, in the order that makes every interleaving sou
    So either the newcomer sees the gate closed or the registry sees the newcomer.
 3. Leaving is `dict.pop`: idempotent, reentrant, never blocking, so it may happen in a signal
    handler, in a finaliser, twice, or after the run is gone.
+4. A lease that is lost leaves by its finaliser, and should an interrupt strike that, by the
+   callback of the weak reference announced with it, which no interrupt can: it is C code alone.
 """
 
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -56,7 +60,7 @@ class Gate:
         self.on_empty = on_empty
         self.closed = False
         self.dead = False
-        self.holders: dict[int, object] = {}
+        self.holders: dict[int, tuple[object, weakref.ref[Lease]]] = {}
         self.tickets = itertools.count(granted)
         self.now = now
         self.used_at = self.ready_at = now()
@@ -69,7 +73,11 @@ class Gate:
 
     def held_by(self, owner: object) -> bool:
         """Tell whether a caller holds a lease here."""
-        return owner in tuple(self.holders.values())
+        return owner in self.owners()
+
+    def owners(self) -> list[object]:
+        """Return who holds leases here, once for each."""
+        return [owner for owner, _ in tuple(self.holders.values())]
 
 
 class Lease:
@@ -84,7 +92,7 @@ class Lease:
     def __init__(self, gate: Gate, owner: object) -> None:
         self._gate = gate
         self._key = key = next(gate.tickets)
-        gate.holders[key] = owner
+        gate.holders[key] = (owner, weakref.ref(self, partial(gate.holders.pop, key)))
         gate.used_at = gate.now()
 
     def release(self) -> None:

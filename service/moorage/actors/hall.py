@@ -108,7 +108,7 @@ class Hall:
         """Return who holds leases of which runs."""
         owned: dict[object, set[int]] = {}
         for run, gate in self._gates.items():
-            for owner in tuple(gate.holders.values()):
+            for owner in gate.owners():
                 owned.setdefault(owner, set()).add(run)
         return owned
 

@@ -101,12 +101,19 @@ def _undo(future: Future[Any]) -> None:
             release()
 
 
-def wait(ticket: Ticket[T], timeout_s: float, left: Callable[[Ticket[Any]], None]) -> T:
-    """Block until the answer or the timeout; leave cleanly on any exception.
+def wait(
+    ticket: Ticket[T],
+    ask: Callable[[], None],
+    timeout_s: float,
+    left: Callable[[Ticket[Any]], None],
+) -> T:
+    """Ask, then block until the answer or the timeout; leave cleanly on any exception.
 
+    Asking is part of it: an interrupt right after it would leave a waiter that nobody is.
     Raises WaitTimeoutError, or what the ticket was failed with.
     """
     try:
+        ask()
         return ticket.future.result(timeout_s)
     except BaseException as error:
         if ticket.future.done() and ticket.future.exception() is error:
