@@ -30,11 +30,23 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if console.as_json:
         _print_objects(console, state, status, owner, gone)
     else:
-        _print_table(console, status, gone)
-        console.line()
-        for title, text in _facts(state, status, owner, gone):
+        print_status(console, state, status, gone)
+        for title, text in _freshness(status, owner, gone):
             console.line(f"{title:<8}{text}")
     return 0
+
+
+def print_status(
+    console: Console, state: State, status: ServiceStatus, gone: frozenset[int] = frozenset()
+) -> None:
+    """Print the models, then ports, room, order and queue; `gone` are runs without a process."""
+    if status.models:
+        console.table(_HEAD, [_row(model, model.run in gone) for model in status.models])
+    else:
+        console.line("no model is defined")
+    console.line()
+    for title, text in _facts(state, status):
+        console.line(f"{title:<8}{text}")
 
 
 def _gone(state: State, system: System) -> Iterator[int]:
@@ -46,13 +58,6 @@ def _gone(state: State, system: System) -> Iterator[int]:
         stat = system.stat(run.pid) if run.boot_id == boot else None
         if stat is None or not stat.alive or stat.start_ticks != run.start_ticks:
             yield run.run
-
-
-def _print_table(console: Console, status: ServiceStatus, gone: frozenset[int]) -> None:
-    if status.models:
-        console.table(_HEAD, [_row(model, model.run in gone) for model in status.models])
-    else:
-        console.line("no model is defined")
 
 
 def _row(model: ModelStatus, gone: bool) -> tuple[str, ...]:
@@ -73,9 +78,7 @@ def _short(error: str) -> str:
     return text if len(text) <= _ERROR_CHARS else f"{text[: _ERROR_CHARS - 1]}…"
 
 
-def _facts(
-    state: State, status: ServiceStatus, owner: Owner, gone: frozenset[int]
-) -> Iterator[tuple[str, str]]:
+def _facts(state: State, status: ServiceStatus) -> Iterator[tuple[str, str]]:
     held = [f"{port} {model}" for port, model in status.ports_held.items()]
     more = f" and {len(held) - _PORTS_LISTED} more" if len(held) > _PORTS_LISTED else ""
     listed = f" ({', '.join(held[:_PORTS_LISTED])}{more})" if held else ""
@@ -87,13 +90,19 @@ def _facts(
     yield "room", f"{status.loaded} of {status.max_loaded} loaded{memory}"
     yield "lru", ", ".join(status.lru) or "no model is ready"
     yield "queue", ", ".join(status.queue) or "nobody waits"
+
+
+def _freshness(
+    status: ServiceStatus, owner: Owner, gone: frozenset[int]
+) -> Iterator[tuple[str, str]]:
     yield "owner", _owner(status, owner)
-    yield "log", f"{status.seq} events, the last at {values.moment(status.at)}{_ago(status.at)}"
+    yield "log", f"{status.seq} events, the last at {values.moment(status.at)}{ago(status.at)}"
     if gone:
         yield "note", f"{len(gone)} of the processes above have ended without the log's knowing"
 
 
-def _ago(at: str) -> str:
+def ago(at: str) -> str:
+    """Return how long ago a log's time was, '' for what is no time."""
     passed = values.since(at)
     return "" if passed is None else f", {values.age(passed)} ago"
 
@@ -115,13 +124,20 @@ def _owner(status: ServiceStatus, owner: Owner) -> str:
 def _print_objects(
     console: Console, state: State, status: ServiceStatus, owner: Owner, gone: frozenset[int]
 ) -> None:
+    service, *models = objects(state, status)
+    console.object(service | {"owner_alive": owner.alive})
+    for model in models:
+        alive = None if model["pid"] is None else model["run"] not in gone
+        console.object(model | {"pid_alive": alive})
+
+
+def objects(state: State, status: ServiceStatus) -> Iterator[dict[str, Any]]:
+    """Yield what a log says of the service and then of each model, as JSON-ready data."""
     data: dict[str, Any] = status.to_data()
     models: tuple[dict[str, Any], ...] = data.pop("models")
     for key in ("waiting", "log_problem", "unwritten", "stale_messages"):
         del data[key]  # only a live service knows these
-    data |= {"pool": state.pool, "owner_alive": owner.alive, "log_id": state.log_id}
-    console.object({"object": "service"} | data)
+    yield {"object": "service"} | data | {"pool": state.pool, "log_id": state.log_id}
     for model in models:
         del model["leases"], model["fetched_bytes"], model["fetch_bytes"]
-        alive = None if model["pid"] is None else model["run"] not in gone
-        console.object({"object": "model"} | model | {"pid_alive": alive})
+        yield {"object": "model"} | model

@@ -13,9 +13,9 @@ from moorage.core.events import Entry
 from moorage.errors import CorruptLogError, NotALogError, StateError
 from moorage.log import revisions
 from moorage.log.reading import ReadConnection, find_database
-from moorage.log.rows import Row, to_entry
-from moorage.log.schema import events
-from moorage.protocols import Flag
+from moorage.log.rows import Row, to_entry, to_object
+from moorage.log.schema import events, snapshots
+from moorage.protocols import Flag, Snapshot
 
 _PAGE_ROWS = 1000
 _HEAD = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0))
@@ -109,6 +109,34 @@ class LogReader:
                 raise CorruptLogError(self.path, after + 1, "is missing")
             after = row.seq
             yield to_entry(row, self.path)
+
+    def entry(self, seq: int) -> Entry | None:
+        """Return one entry, None when there is none of that seq."""
+        row = next(self.rows(seq - 1, limit=1), None)
+        return to_entry(row, self.path) if row is not None and row.seq == seq else None
+
+    def seq_at(self, at: str) -> int:
+        """Return the seq of the last entry before the first one that is later than this time."""
+        later = sa.select(sa.func.min(events.c.seq)).where(events.c.at > at)
+        found = self._connection.run(lambda reading: reading.execute(later).scalar_one())
+        return self.head if found is None else found - 1
+
+    def snapshot(self, fold_version: int, *, until: int | None = None) -> Snapshot | None:
+        """Return the newest readable snapshot of this fold version, not later than `until`."""
+        query = (
+            sa.select(snapshots.c.seq, snapshots.c.state)
+            .join(events, (events.c.seq == snapshots.c.seq) & (events.c.hash == snapshots.c.hash))
+            .where(snapshots.c.fold_version == fold_version)
+            .order_by(snapshots.c.seq.desc())
+        )
+        if until is not None:
+            query = query.where(snapshots.c.seq <= until)
+        for seq, state in self._connection.run(lambda reading: reading.execute(query).all()):
+            try:
+                return Snapshot(seq, fold_version, to_object(state))
+            except ValueError:
+                continue  # a cache that cannot be read is no cache: try the older one
+        return None
 
     def follow(
         self, after: int, stop: Flag, *, only: Filter = _ALL, poll_s: float = 0.1

@@ -1,0 +1,50 @@
+"""The commands that ask an event log questions, and how each is written on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from moorage.cli.console import Console
+from moorage.protocols import Flag
+
+
+class Add(Protocol):
+    """Adds one command with `--json` to the commands and returns its parser."""
+
+    def __call__(  # noqa: D102
+        self,
+        commands: Any,
+        name: str,
+        run: Callable[[argparse.Namespace, Console, Flag], int],
+        *,
+        help_text: str,
+        more: str = "",
+    ) -> argparse.ArgumentParser: ...
+
+
+def register(commands: Any, add: Add, add_state: Callable[[Any], None]) -> None:
+    """Add the commands; `add_state` gives a command its `--state`."""
+    replay = add(
+        commands,
+        "replay",
+        _replay,
+        help_text="Show models, ports, order, queue and pins as they were at any point",
+        more="Times are UTC.",
+    )
+    add_state(replay)
+    replay.add_argument(
+        "--at",
+        metavar="SEQ|TIME",
+        help="after this event, or at this time (default: the end of the log)",
+    )
+
+
+# Each command is imported when it runs: `moorage --help` needs no database.
+
+
+def _replay(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import replay  # noqa: PLC0415
+
+    return replay.run(options, console)
