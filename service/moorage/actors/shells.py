@@ -1,4 +1,4 @@
-"""The Pykka actors and worker threads around the plain logic. Daemons: no exit hangs on them."""
+"""The Pykka actors around the plain logic. Daemons: no exit hangs on them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pykka import ActorRef
 from moorage.actors import messages as msg
 from moorage.actors.model import ModelLogic, World
 from moorage.actors.registry import Registry
+from moorage.actors.threads import Threads
 from moorage.errors import MoorageError, ServiceClosedError, ServiceFailedError
 from moorage.protocols import Readiness
 
@@ -82,14 +83,17 @@ class RegistryActor(_QuietActor):
 class ModelActor(_QuietActor):
     """Owns the runs of one model while it has any."""
 
-    def __init__(self, logic: ModelLogic, on_death: Callable[[str], None]) -> None:
+    def __init__(
+        self, logic: ModelLogic, threads: Threads, on_death: Callable[[str], None]
+    ) -> None:
         super().__init__()
         self._logic = logic
+        self._threads = threads
         self._on_death = on_death
 
-    def on_start(self) -> None:
-        """Name the thread, as the registry's is."""
-        threading.current_thread().name = f"moorage-model-{self._logic.name}"
+    def _start_actor_loop(self) -> None:
+        # Pykka's hook for other kinds of threads; its own starts a new one each time.
+        self._threads.run(f"model-{self._logic.name}", self._actor_loop)
 
     def on_receive(self, message: Any) -> None:
         """Start one operation, in the actor's thread."""
@@ -111,35 +115,14 @@ class ModelActor(_QuietActor):
         self._on_death(f"{type(exception_value).__name__}: {exception_value}")
 
 
-class ThreadWorker:
-    """One daemon thread that runs functions in order. It exists before it is needed to stop."""
-
-    def __init__(self, name: str) -> None:
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        thread = threading.Thread(target=self._serve, name=f"moorage-worker-{name}", daemon=True)
-        thread.start()
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run this after all that was submitted before."""
-        self._queue.put(work)
-
-    def close(self) -> None:
-        """End after what was submitted."""
-        self._queue.put(None)
-
-    def _serve(self) -> None:
-        while (work := self._queue.get()) is not None:
-            try:
-                work()
-            except Exception:  # noqa: BLE001  the work has told the worst in its `finally`; say why
-                _log.exception("a worker's operation failed")
-
-
 class Directory:
     """The model actors, by model. Used by the registry's thread."""
 
-    def __init__(self, world: World, to_registry: Callable[[msg.ToRegistry], None]) -> None:
+    def __init__(
+        self, world: World, threads: Threads, to_registry: Callable[[msg.ToRegistry], None]
+    ) -> None:
         self._world = world
+        self._threads = threads
         self._to_registry = to_registry
         self._refs: dict[str, ActorRef[ModelActor]] = {}
 
@@ -176,7 +159,7 @@ class Directory:
         def died(reason: str) -> None:
             self._to_registry(msg.ActorDied(model, reason))
 
-        ref: ActorRef[ModelActor] = ModelActor.start(logic, died)
+        ref: ActorRef[ModelActor] = ModelActor.start(logic, self._threads, died)
         self._refs[model] = ref
         return ref
 

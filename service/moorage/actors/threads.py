@@ -1,0 +1,109 @@
+"""Threads that are used again: on a busy machine starting one takes longer than a commit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+_log = logging.getLogger(__name__)
+
+Work = Callable[[], None]
+MAX_IDLE: Final = 16
+"""Threads kept for later; those beyond end with their work."""
+_IDLE_NAME: Final = "moorage-idle"
+
+
+class Threads:
+    """Daemon threads for whoever needs one to itself for a while. Any thread may ask.
+
+    No lock, as a list's `append`, `pop` and `remove` are each one step: a thread is in `_idle`
+    or somebody has taken it, to give it work or to end it.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[_Thread] = []
+        self._closed = threading.Event()
+
+    def run(self, name: str, work: Work) -> None:
+        """Run this in a thread of its own. RuntimeError when none can be started."""
+        try:
+            thread = self._idle.pop()
+        except IndexError:
+            thread = _Thread(self._park)
+        thread.inbox.put((f"moorage-{name}", work))
+
+    def close(self) -> None:
+        """End the idle threads; those at work end after it."""
+        self._closed.set()
+        ended: list[_Thread] = []
+        while self._idle:
+            try:
+                ended.append(self._idle.pop())
+            except IndexError:
+                break
+            ended[-1].inbox.put(None)
+        for thread in ended:
+            thread.join()
+
+    def _park(self, thread: _Thread) -> bool:
+        """Keep a thread that is done; False when it is to end."""
+        if self._closed.is_set() or len(self._idle) >= MAX_IDLE:
+            return False
+        self._idle.append(thread)
+        if not self._closed.is_set():
+            return True
+        try:
+            self._idle.remove(thread)
+        except ValueError:
+            return True  # taken meanwhile: what it is to do is in its inbox
+        return False
+
+
+class _Thread(threading.Thread):
+    """One thread; `inbox` tells it what to do, None to end."""
+
+    def __init__(self, park: Callable[[_Thread], bool]) -> None:
+        super().__init__(name=_IDLE_NAME, daemon=True)
+        self.inbox: SimpleQueue[tuple[str, Work] | None] = SimpleQueue()
+        self._park = park
+        self.start()
+
+    def run(self) -> None:
+        """Do what is in the inbox until told to end, or nobody keeps this thread."""
+        while (item := self.inbox.get()) is not None:
+            self.name, work = item
+            try:
+                work()
+            except Exception:  # noqa: BLE001  the work has told the worst in its `finally`; say why
+                _log.exception("%s failed", self.name)
+            del item, work  # an idle thread holds on to nothing
+            self.name = _IDLE_NAME
+            if not self._park(self):
+                return
+
+
+class ThreadWorker:
+    """One thread that runs functions in order. It exists before it is needed to stop."""
+
+    def __init__(self, threads: Threads, name: str) -> None:
+        self._name = name
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        threads.run(f"worker-{name}", self._serve)
+
+    def submit(self, work: Work) -> None:
+        """Run this after all that was submitted before."""
+        self._queue.put(work)
+
+    def close(self) -> None:
+        """End after what was submitted."""
+        self._queue.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                work()
+            except Exception:  # noqa: BLE001  the work has told the worst in its `finally`; say why
+                _log.exception("an operation of worker %s failed", self._name)
