@@ -67,6 +67,9 @@ class ModelSpec:
     """Ready only when the listener belongs to the run's own processes; False for containers."""
     health_path: str | None = None
     """The URL path that answers 2xx when ready; without it the backend's own."""
+    health_interval_s: float | None = None
+    """Ask a ready run this often whether it is healthy; None: never. One that does not answer
+    three times drains, ends as a failure and starts anew on the next lease."""
     load_timeout_s: float = 600.0
     stop_timeout_s: float = 10.0
     """Seconds a graceful stop may take before SIGKILL."""
@@ -207,6 +210,8 @@ def _check_numbers(spec: ModelSpec) -> None:
     _number(spec, "stop_timeout_s", low=0, high=86_400)
     if spec.ttl_s is not None:
         _number(spec, "ttl_s", low=0, high=86_400 * 3650)
+    if spec.health_interval_s is not None:
+        _number(spec, "health_interval_s", low=0.01, high=86_400)
     if spec.memory is not None:
         _number(spec, "memory", low=1, high=1 << 60, whole=True)
     _number(spec, "ports", low=1, high=64, whole=True)

@@ -243,6 +243,14 @@ class ReadyDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Unhealthy:
+    """A ready run did not answer, several times in a row."""
+
+    run: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExitSeen:
     """The leader ended."""
 
@@ -274,7 +282,15 @@ class Reaped:
 
 
 FromModel = (
-    FetchProgress | FetchDone | PrepareDone | LaunchDone | ReadyDone | ExitSeen | StopDone | Reaped
+    FetchProgress
+    | FetchDone
+    | PrepareDone
+    | LaunchDone
+    | ReadyDone
+    | Unhealthy
+    | ExitSeen
+    | StopDone
+    | Reaped
 )
 ToModel = Fetch | Prepare | Launch | Adopt | StopRun | Forget
 FromCaller = Open | Want | Left | Define | Remove | Stop | Pin | Reset | SetLimits | Close

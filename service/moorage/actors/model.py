@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import signal
 from collections.abc import Callable
@@ -35,6 +36,10 @@ from moorage.spec import ModelSpec
 KILL_WAIT_S = 5.0
 """Seconds after SIGKILL until a stop is called failed."""
 MASK = "***"
+HEALTH_MISSES = 3
+"""So many questions in a row without an answer make a run unhealthy."""
+HEALTH_S = 5.0
+"""At least so long each of them waits for its answer."""
 HEALTH_PATH = "/health"
 """Asked of an adopted server whose backend is not there any more."""
 
@@ -234,17 +239,27 @@ class ModelLogic:
         if spec is None:
             raise RuntimeError(f"run {run.number} is awaited without a spec")
         planned = run.plan.health_path if run.plan else HEALTH_PATH
-        readiness = self._world.ports.wait_ready(
-            ReadinessOrder(
-                process=process,
-                port=run.ports[0],
-                health_path=spec.health_path or planned,
-                timeout_s=timeout_s,
-                owner_check=spec.owner_check,
-            ),
-            run.cancelled,
+        order = ReadinessOrder(
+            process=process,
+            port=run.ports[0],
+            health_path=spec.health_path or planned,
+            timeout_s=timeout_s,
+            owner_check=spec.owner_check,
         )
+        readiness = self._world.ports.wait_ready(order, run.cancelled)
         self._tell(msg.ReadyDone(run.number, readiness))
+        if readiness.outcome == "ready" and spec.health_interval_s is not None:
+            self._watch_health(run, order, spec.health_interval_s)
+
+    def _watch_health(self, run: _Run, order: ReadinessOrder, every_s: float) -> None:
+        """Ask again and again until the run ends; its worker has nothing else to do."""
+        order = dataclasses.replace(order, timeout_s=max(every_s, HEALTH_S))
+        misses = 0
+        while misses < HEALTH_MISSES and not run.cancelled.wait(every_s):
+            readiness = self._world.ports.wait_ready(order, run.cancelled)
+            misses = 0 if readiness.outcome == "ready" else misses + 1
+            if misses == HEALTH_MISSES and not run.cancelled.is_set():
+                self._tell(msg.Unhealthy(run.number, readiness.detail))
 
     def _exited(self, run: _Run, status: ExitStatus) -> None:
         """Runs in the watcher's thread."""

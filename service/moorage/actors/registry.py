@@ -114,6 +114,7 @@ class Registry:
                 | msg.PrepareDone()
                 | msg.LaunchDone()
                 | msg.ReadyDone()
+                | msg.Unhealthy()
                 | msg.ExitSeen()
                 | msg.StopDone()
                 | msg.Reaped()
@@ -184,6 +185,7 @@ class Registry:
             spared=self._spared(),
             blocked=self._blocked,
             immobile=frozenset(self.volatile.unasked),
+            unproven=frozenset(run for run in usage if self.hall.unproven(run)),
         )
 
     def _kept(self, state: State) -> dict[int, frozenset[int]]:
@@ -191,7 +193,8 @@ class Registry:
         joint = self.desk.joint()
         kept: dict[int, frozenset[int]] = {}
         for entry in state.queue if joint else ():
-            age = min((t.number for t in self.desk.waiting(entry)), default=0)
+            # An entry that nobody waits for yet is that of the request being decided on.
+            age = min((t.number for t in self.desk.waiting(entry)), default=float("inf"))
             runs = {
                 state.models[state.names[name]].run
                 for ticket in joint

@@ -48,6 +48,8 @@ def hear(registry: Registry, message: Report) -> None:
             _launched(registry, message)
         case msg.ReadyDone():
             _readiness(registry, message)
+        case msg.Unhealthy():
+            _unhealthy(registry, message.run, message.problem)
         case msg.ExitSeen():
             _exited(registry, message)
         case msg.StopDone():
@@ -139,18 +141,25 @@ def adopted(registry: Registry, number: int, problem: str) -> None:
     """A run adopted as ready answers, or does not."""
     registry.hall.prove(number)
     if problem:
-        registry.settle(
-            lambda draft, usage: decide.unhealthy(
-                draft, number, problem, leases=usage[number].leases
-            ),
-            must=False,
-        )
+        _unhealthy(registry, number, problem)
         return
     registry.settle(lambda _draft, _usage: None, must=False)  # its gate opens
     gate = registry.hall.get(number)
     if gate is not None and not gate.closed:
         effects.grant(registry, gate, registry.desk.take(number))
         effects.grant_joint(registry)
+
+
+def _unhealthy(registry: Registry, number: int, problem: str) -> None:
+    registry.settle(
+        lambda draft, usage: decide.unhealthy(draft, number, problem, leases=_held(usage, number)),
+        must=False,
+    )
+
+
+def _held(usage: UsageMap, number: int) -> int:
+    seen = usage.get(number)
+    return seen.leases if seen else 0
 
 
 def _exited(registry: Registry, message: msg.ExitSeen) -> None:

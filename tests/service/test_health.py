@@ -1,0 +1,69 @@
+"""A run that stopped answering is replaced; one that is only busy is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from moorage import ModelService, ModelSpec
+from moorage.actors import model
+from moorage.testing import FakePorts, FakeProcesses, fake_parts
+from support.services import Seen, server, settle
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "HEALTH_S", 0.05)
+
+
+def test_a_run_that_stops_answering_ends_with_its_reason_and_starts_anew_on_the_next_lease(
+    opened: Callable[..., ModelService],
+) -> None:
+    service = opened(server("m", health_interval_s=0.02, stop_timeout_s=0.1))
+    seen = Seen(service)
+    first = service.start("m")
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGSTOP)
+
+    draining = seen.wait("run.draining", reason="unhealthy")
+    released = seen.wait("run.released", run=first.run)
+    backoff = seen.wait("model.backoff")
+    with service.lease("m") as lease:
+        assert lease.run != first.run
+
+    assert draining.event.error
+    assert released.event.outcome == "failed: health"
+    assert backoff.event.attempts == 1
+
+
+def test_a_leased_run_that_stops_answering_is_not_taken_away_but_drains(
+    opened: Callable[..., ModelService],
+) -> None:
+    service = opened(server("m", health_interval_s=0.02, stop_timeout_s=0.1))
+    seen = Seen(service)
+    lease = service.lease("m")
+    pid = service.model("m").pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    seen.wait("run.draining", reason="unhealthy")
+
+    assert not lease.lost
+    lease.release()
+    seen.wait("run.released", run=lease.run)
+
+
+def test_a_healthy_run_is_asked_again_and_again_and_left_alone(tmp_path: Path) -> None:
+    processes = FakeProcesses()
+    ports = FakePorts(processes)
+    parts = fake_parts(processes=processes, ports=ports)
+    with ModelService.open(tmp_path / "state", parts=parts) as service:
+        service.define(ModelSpec(name="m", backend="fake", health_interval_s=0.01))
+        run = service.start("m").run
+        settle(lambda: len(ports.asked) > 10)
+
+        assert service.model("m").run == run
+        assert service.model("m").state == "ready"
