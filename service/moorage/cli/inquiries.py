@@ -39,6 +39,15 @@ def register(commands: Any, add: Add, add_state: Callable[[Any], None]) -> None:
         metavar="SEQ|TIME",
         help="after this event, or at this time (default: the end of the log)",
     )
+    why = add(
+        commands,
+        "why",
+        _why,
+        help_text="Tell what led to an event, or to what a model is now",
+        more="Times are UTC; +N is the time since the entry before it of the same run.",
+    )
+    add_state(why)
+    why.add_argument("what", metavar="SEQ|MODEL", help="an event's number, or a name or alias")
 
 
 # Each command is imported when it runs: `moorage --help` needs no database.
@@ -48,3 +57,9 @@ def _replay(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
     from moorage.cli import replay  # noqa: PLC0415
 
     return replay.run(options, console)
+
+
+def _why(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import why  # noqa: PLC0415
+
+    return why.run(options, console)

@@ -115,6 +115,12 @@ class LogReader:
         row = next(self.rows(seq - 1, limit=1), None)
         return to_entry(row, self.path) if row is not None and row.seq == seq else None
 
+    def last(self, only: Filter) -> Entry | None:
+        """Return the last entry that the filter picks, None when there is none."""
+        seq = sa.select(sa.func.max(events.c.seq)).where(*only.conditions())
+        found = self._connection.run(lambda reading: reading.execute(seq).scalar_one())
+        return None if found is None else self.entry(found)
+
     def seq_at(self, at: str) -> int:
         """Return the seq of the last entry before the first one that is later than this time."""
         later = sa.select(sa.func.min(events.c.seq)).where(events.c.at > at)
