@@ -150,6 +150,16 @@ class Bench:
         self.clock.advance(seconds)
         self.settle()
 
+    def advance_until(self, condition: Callable[[], bool], step_s: float = 30.0) -> None:
+        """Let time pass in steps until it is so."""
+
+        def stepped() -> bool:
+            if not condition():
+                self.advance(step_s)
+            return condition()
+
+        self.until(stepped)
+
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until it is so; looked at after every committed entry."""
         with self._changed:

@@ -318,8 +318,7 @@ def test_children_that_outlive_sigkill_keep_port_and_room_until_they_are_seen_go
     b.settle()
     quiet = len(b.log.rows) == before
     b.processes.server("a").let_go()
-    b.advance(120)
-    b.until_state("a", "stopped")
+    b.advance_until(lambda: b.state("a") == "stopped")
 
     assert stuck.ports_held == {18000: "a"}
     assert stuck.loaded == 1

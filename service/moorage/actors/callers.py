@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from moorage.actors import messages as msg
 from moorage.actors.desk import AnyTicket
-from moorage.actors.effects import grant, grant_joint, order_stop
-from moorage.actors.gate import Lease
+from moorage.actors.effects import grant, grant_joint, held_gate, order_stop
 from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.draft import Draft
@@ -77,7 +76,7 @@ def _do(registry: Registry, message: msg.FromCaller) -> None:
 
 
 def _want(registry: Registry, ticket: AnyTicket) -> None:
-    if not ticket.open or _nested(registry, ticket):
+    if not ticket.open or _served(registry, ticket):
         registry.desk.leave(ticket)
         return
     runs: list[int] = []
@@ -86,6 +85,7 @@ def _want(registry: Registry, ticket: AnyTicket) -> None:
         runs[:] = [
             decide.request(draft, name, ticket.asked, start=not ticket.leases).run
             for name in ticket.names
+            if held_gate(registry, ticket, name) is None
         ]
         _refuse_too_many(draft, ticket)
         _refuse_deadlock(registry, draft, ticket, runs)
@@ -93,32 +93,29 @@ def _want(registry: Registry, ticket: AnyTicket) -> None:
     def then() -> None:
         for run in runs:
             registry.volatile.unasked.discard(run)
-            registry.desk.attach(ticket, run)
+            if not registry.hall.serves(run):
+                registry.desk.attach(ticket, run)
 
     if not registry.settle(fact, must=True, then=then):
         registry.later(msg.Want(ticket))
         return
-    for number in runs:
-        gate = registry.hall.get(number)
-        run = registry.state.runs.get(number)
-        if gate is not None and run is not None and not gate.closed:
-            grant(registry, gate, registry.desk.take(number))
     if len(ticket.names) > 1:
         grant_joint(registry)
 
 
-def _nested(registry: Registry, ticket: AnyTicket) -> bool:
-    """Grant a run again to whoever holds it already, also while it drains."""
-    if len(ticket.names) != 1 or not ticket.leases:
+def _served(registry: Registry, ticket: AnyTicket) -> bool:
+    """Grant one model that is ready, or that its owner holds already, also while it drains.
+
+    Decided on first, a ready run might be evicted in that very decision.
+    """
+    if len(ticket.names) != 1:
         return False
-    model = decide.resolve(registry.ledger.draft(), ticket.names[0])
-    gate = registry.hall.get(model.run)
-    if gate is None or not gate.held_by(ticket.owner):
-        return False
-    lease = Lease(gate, ticket.owner)
-    if not ticket.grant(lease):
-        lease.release()
-    return True
+    name = ticket.names[0]
+    decide.resolve(registry.ledger.draft(), name)
+    gate = held_gate(registry, ticket, name) or registry.hall.table.get(name)
+    if gate is not None:
+        grant(registry, gate, [ticket])
+    return gate is not None
 
 
 def _refuse_too_many(draft: Draft, ticket: AnyTicket) -> None:
@@ -129,15 +126,18 @@ def _refuse_too_many(draft: Draft, ticket: AnyTicket) -> None:
 
 
 def _refuse_deadlock(registry: Registry, draft: Draft, ticket: AnyTicket, runs: list[int]) -> None:
+    """Refuse what can only be had when leases of the very same caller end."""
+    state = draft.state
     held = frozenset(registry.hall.owned().get(ticket.owner, ()))
-    for number in runs if held else ():
-        run = draft.state.runs[number]
-        if run.stage not in WAITING or run.model not in draft.state.models:
-            continue
-        fits = could_ever_fit(draft.state, run.model)
-        if fits and not could_ever_fit(draft.state, run.model, without=held):
-            names = [draft.state.runs[r].model for r in sorted(held) if r in draft.state.runs]
-            raise WouldDeadlockError(run.model, names)
+    waiting = [run for run in map(state.runs.__getitem__, runs) if run.stage in WAITING]
+    if not held or not waiting:
+        return
+    names = sorted({state.names[name] for name in ticket.names})
+    behind = any(state.models[run.model].run in held for run in waiting)
+    room = could_ever_fit(state, *names) and not could_ever_fit(state, *names, without=held)
+    if behind or room:
+        mine = [state.runs[run].model for run in sorted(held) if run in state.runs]
+        raise WouldDeadlockError(" with ".join(names), mine)
 
 
 def left(registry: Registry, ticket: AnyTicket) -> None:

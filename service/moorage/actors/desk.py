@@ -25,6 +25,8 @@ class Desk:
         self._by_run: dict[int, dict[int, AnyTicket]] = {}
         self._ends: dict[int, list[AnyTicket]] = {}
         self._deadlines: list[tuple[float, int]] = []
+        self.joint_left = False
+        """Set when a joint request ended: what was kept for it may be asked for by others."""
 
     def enter(self, ticket: AnyTicket) -> bool:
         """Count a caller in; False when `limit` wait already. Announce, then look: no lock."""
@@ -39,6 +41,7 @@ class Desk:
     def leave(self, ticket: AnyTicket) -> list[int]:
         """Take a ticket away and return the runs nobody waits for any more."""
         self._open.pop(ticket.number, None)
+        self.joint_left |= len(ticket.names) > 1
         lonely = [run for run, waiting in self._by_run.items() if ticket.number in waiting]
         for run in lonely:
             del self._by_run[run][ticket.number]

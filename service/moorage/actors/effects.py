@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moorage.actors import messages as msg
 from moorage.actors.desk import AnyTicket
-from moorage.actors.gate import Gate, JointLease, Lease, enter
+from moorage.actors.gate import Gate, JointLease, Lease
 from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.lifecycle import LOADING, Stage
@@ -223,20 +223,33 @@ def grant(registry: Registry, gate: Gate, tickets: Sequence[AnyTicket]) -> None:
         registry.desk.leave(ticket)
 
 
+def held_gate(registry: Registry, ticket: AnyTicket, name: str) -> Gate | None:
+    """Return the gate of a run whose owner asks for it again: open to it also while it drains."""
+    model = registry.state.models.get(registry.state.names.get(name, ""))
+    gate = registry.hall.get(model.run) if model is not None and ticket.leases else None
+    return gate if gate is not None and gate.held_by(ticket.owner) else None
+
+
 def grant_joint(registry: Registry) -> None:
     """Answer every joint request all of whose models are ready, each in one step."""
     for ticket in registry.desk.joint():
-        gates = [registry.hall.table.get(name) for name in ticket.names]
-        if not all(gates):
+        own = {name: held_gate(registry, ticket, name) for name in ticket.names}
+        gates = {name: own[name] or registry.hall.table.get(name) for name in ticket.names}
+        if not all(gates.values()):
             continue
-        leases = [enter(gate, ticket.owner) for gate in gates if gate is not None]
         joint = JointLease(
-            {n: lease for n, lease in zip(ticket.names, leases, strict=True) if lease is not None}
+            {n: Lease(gate, ticket.owner) for n, gate in gates.items() if gate is not None}
         )
-        if len(joint) < len(ticket.names) or not ticket.grant(joint):
+        if not ticket.grant(joint):
             joint.release()
-        if not ticket.open:
-            registry.desk.leave(ticket)
+        registry.desk.leave(ticket)
+
+
+def _ask_again(registry: Registry, model: str) -> None:
+    """Let joint requests that had this model, and wait for others, have it loaded again."""
+    for ticket in registry.desk.joint():
+        if any(registry.state.names.get(name, model) == model for name in ticket.names):
+            registry.later(msg.Want(ticket))
 
 
 def _fail(registry: Registry, tickets: Sequence[AnyTicket], error: ErrorFor) -> None:
@@ -258,6 +271,7 @@ def _ended(
         _fail(registry, tickets, _error_for(registry.state, event, no_room))
     for ticket in registry.desk.take_ends(event.run):
         ticket.grant(None)
+    _ask_again(registry, event.model)
     registry.tell_model(event.model, msg.Forget(event.run))
     model = registry.state.models.get(event.model)
     if model is None or model.run is None:

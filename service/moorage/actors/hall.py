@@ -54,6 +54,10 @@ class Hall:
         """Tell whether a run was adopted as ready and was not seen to answer yet."""
         return run in self._unproven
 
+    def serves(self, run: int) -> bool:
+        """Tell whether a run was seen to answer, and did not end since."""
+        return run in self._gates and run not in self._unproven
+
     def prove(self, run: int) -> None:
         """An adopted run answers."""
         self._unproven.discard(run)

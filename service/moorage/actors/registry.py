@@ -138,6 +138,9 @@ class Registry:
                 assert_never(message)
         if self.volatile.closing is not None:
             callers.close_step(self)
+        if self.desk.joint_left:
+            self.desk.joint_left = False
+            self.look_again(self.clock.monotonic())
         self.alarm.set(deadlines.next_due(self))
 
     # --- deciding ---

@@ -14,7 +14,7 @@ from typing import Literal
 
 from moorage.core import events as ev
 from moorage.core.decide import reopen
-from moorage.core.draft import Draft
+from moorage.core.draft import Cause, Draft
 from moorage.core.lifecycle import Stage
 from moorage.core.state import Run, State
 
@@ -45,7 +45,8 @@ class Observed:
 
     `kept` are runs a queue entry must not displace (by its run), `spared` pairs of (victim,
     entry) whose drain was undone while the same leases stand, `blocked` ports on which strangers
-    listen, `immobile` entries that may not evict anybody (restarts nobody asked for).
+    listen, `immobile` entries that may not evict anybody (restarts nobody asked for), `unproven`
+    runs that were adopted and not seen to answer yet.
     """
 
     now: float
@@ -54,6 +55,7 @@ class Observed:
     spared: frozenset[tuple[int, int]] = frozenset()
     blocked: Callable[[int], ev.PortBlocked | None] = lambda _port: None
     immobile: frozenset[int] = frozenset()
+    unproven: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,10 +323,15 @@ class _Pass:
             return "pinned"
         if run.run in self.observed.kept.get(entry, frozenset()):
             return KEPT
+        return self._too_new(run)
+
+    def _too_new(self, run: Run) -> str:
         seen = self.observed.usage.get(run.run)
         if seen is None:  # it becomes ready in this very decision: its waiters come first
             self.outcome.look_again(self.observed.now)
             return "not observed"
+        if run.run in self.observed.unproven:
+            return "not seen to answer yet"
         old_enough = seen.ready_at + self.state.min_residency_s
         if self.observed.now < old_enough:
             self.outcome.look_again(old_enough)
@@ -386,7 +393,7 @@ class _Pass:
                     order=self.order,
                     skipped=tuple(skipped),
                 ),
-                entry.last_seq if entry is not None else None,
+                entry.last_seq if entry is not None else "unset",
             )
         if stop:
             self.draft.emit(
@@ -423,7 +430,16 @@ class _Pass:
             if run.reason in FOR_ROOM and run.run not in self.wanted:
                 gone = run.for_run not in self.state.runs
                 reason = "the request left" if gone else "room was found elsewhere"
-                reopen(self.draft, run.run, reason)
+                reopen(self.draft, run.run, reason, self._end_of(run.for_run))
+
+    def _end_of(self, number: int | None) -> Cause:
+        """Return the entry of this decision that ended a run, to be a cause."""
+        ends = (
+            e.seq
+            for e in self.draft.entries
+            if isinstance(e.event, ev.RunAbandoned) and e.event.run == number
+        )
+        return next(ends, "unset")
 
 
 def _port_holders(state: State) -> tuple[str, ...]:

@@ -1,0 +1,286 @@
+"""Callers that stand in each other's way: each of these ends as it should."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.conftest import Open
+from moorage import LoadError, NoRoomError, WaitTimeoutError, WouldDeadlockError
+from moorage.core import events as ev
+from moorage.testing import Script
+
+
+def test_two_threads_that_hold_a_and_b_and_want_c_and_d_end_by_their_deadlines(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define(*"abcd")
+    a, c = b.service.lease("a"), None
+    held = b.lease("b")
+    second = b.result(held)
+    wants_c = b.lease("c", timeout_s=60)
+    wants_d = b.lease("d", timeout_s=90)
+    b.settle()
+    waited = not wants_c.done() and not wants_d.done()
+    b.advance(61)
+    first_error = b.error(wants_c)
+    a.release()  # the caller whose deadline passed gives up what it holds
+    d = b.result(wants_d)
+    second.release()
+    c = b.service.lease("c")
+
+    assert waited
+    assert isinstance(first_error, WaitTimeoutError)
+    assert (d.model, c.model) == ("d", "c")
+    c.release()
+    d.release()
+
+
+def test_a_thread_that_leases_a_model_twice_gets_it_though_another_wants_it_away(
+    bench: Open,
+) -> None:
+    b = bench(max_loaded=1)
+    b.define("a", "b")
+    outer = b.service.lease("a")
+    other = b.lease("b")
+    b.until_state("a", "draining")
+    with b.service.lease("a") as inner:
+        nested = (inner.run, inner.lost)
+    outer.release()
+    b.result(other).release()
+
+    assert nested == (1, False)
+
+
+def test_a_task_that_leases_a_model_twice_gets_it_and_another_task_waits(bench: Open) -> None:
+    b = bench(max_loaded=1)
+    b.define("a", "b")
+
+    async def run() -> tuple[int, bool]:
+        outer = await b.service.alease("a")
+        other = asyncio.create_task(lease("b"))
+        await asyncio.to_thread(b.until_state, "a", "draining")
+        stranger = asyncio.create_task(lease("a"))
+        async with b.service.alease("a") as inner:
+            run = inner.run
+        await asyncio.sleep(0)
+        waits = not stranger.done()
+        outer.release()
+        await asyncio.gather(other, stranger)
+        return run, waits
+
+    async def lease(name: str) -> None:
+        async with b.service.alease(name):
+            pass
+
+    assert asyncio.run(run()) == (1, True)
+
+
+def test_a_one_hour_lease_in_front_of_sixty_second_requests_again_and_again(
+    bench: Open,
+) -> None:
+    b = bench(max_loaded=2)
+    b.define("a", "b", "c")
+    b.service.start("b")
+    b.service.pin("b")
+    b.clock.advance(1)
+    held = b.service.lease("a")
+    for _ in range(5):
+        request = b.lease("c", timeout_s=60)
+        drains = b.state("a")
+        b.advance(61)
+        error = b.error(request)
+        b.settle()
+        shared = b.lease("a")
+        b.result(shared).release()
+
+        assert isinstance(error, WaitTimeoutError)
+        assert "c is queued, place 1" in str(error)
+        assert drains == "draining"
+        assert b.state("a") == "ready"
+        assert b.service.status().lru == ("b", "a")
+    held.release()
+    b.service.lease("c").release()
+
+    assert len(b.events(ev.RunReopened)) == 5
+
+
+def test_a_request_that_only_its_own_leases_stand_in_the_way_of_fails_at_once(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a", "b", "c")
+    held = b.service.lease("a"), b.service.lease("b")
+    with pytest.raises(WouldDeadlockError) as caught:
+        b.service.lease("c", timeout_s=3600)
+    queued = b.service.status().queue
+
+    assert [lease.lost for lease in held] == [False, False]
+    assert caught.value.held == ("a", "b")
+    assert queued == ()
+    assert not b.events(ev.RunEvicting)
+
+
+def test_a_pin_and_an_own_lease_together_are_a_deadlock_too(bench: Open) -> None:
+    b = bench()
+    b.define("a", "c")
+    b.define("p", pinned=True)
+    b.service.start("p")
+    with b.service.lease("a"), pytest.raises(WouldDeadlockError):
+        b.service.lease("c", timeout_s=3600)
+
+
+def test_joint_requests_that_cross_do_not_wait_for_one_another(bench: Open) -> None:
+    b = bench()
+    b.define(*"abcd")
+    turns = 40
+
+    def client(*names: str) -> int:
+        for _ in range(turns):
+            with b.service.lease_all(*names) as leases:
+                assert len(leases) == 2
+        return turns
+
+    clients = [b.call(lambda n=n: client(*n)) for n in ("ab", "cd", "bc", "da")]
+
+    assert [b.result(future) for future in clients] == [turns] * 4
+
+
+def test_a_joint_request_waits_for_the_one_before_it_as_a_whole(bench: Open) -> None:
+    b = bench()
+    b.define(*"abcd")
+    hold = b.ports.hold("b")
+    first = b.lease("a", "b")
+    b.until_state("a", "ready")
+    second = b.lease("c", "d")
+    single = b.lease("c")
+    b.settle()
+    kept = b.state("a")  # idle, but the older joint request has it
+    hold.release()
+    pair = b.result(first)
+    later_ones_wait = not second.done()
+    pair.release()
+    both = b.result(second)
+    both.release()
+    b.result(single).release()
+
+    assert kept == "ready"
+    assert later_ones_wait
+    assert list(both) == ["c", "d"]
+
+
+def test_a_joint_request_for_more_than_there_is_room_for_fails_at_once(bench: Open) -> None:
+    b = bench()
+    b.define("a", "b", "c")
+    with pytest.raises(NoRoomError):
+        b.service.lease_all("a", "b", "c", timeout_s=3600)
+
+    assert b.service.status().queue == ()
+
+
+def test_a_joint_request_that_needs_more_than_own_leases_leave_fails_at_once(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a", "b", "c")
+    with b.service.lease("a"), pytest.raises(WouldDeadlockError):
+        b.service.lease_all("b", "c", timeout_s=3600)
+
+
+def test_a_joint_request_loads_again_what_ended_before_the_others_were_ready(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a", "b")
+    hold = b.ports.hold("b")
+    joint = b.lease("a", "b")
+    b.until_state("a", "ready")
+    b.processes.server("a").exit(signal=9)
+    b.until(lambda: len(b.events(ev.RunReady, model="a")) == 2)
+    hold.release()
+    leases = b.result(joint)
+
+    assert [lease.run for lease in leases.values()] == [3, 2]
+    leases.release()
+
+
+def test_a_joint_request_fails_when_one_of_its_models_cannot_be_loaded(bench: Open) -> None:
+    b = bench()
+    b.define("a", "b")
+    b.processes.will("b", Script(refuse="no executable"))
+    joint = b.lease("a", "b")
+    error = b.error(joint)
+    b.settle()
+
+    assert isinstance(error, LoadError)
+    assert b.service.model("a").leases == 0
+    assert b.service.status().waiting == 0
+
+
+def test_a_joint_request_by_name_and_alias_holds_one_run_twice(bench: Open) -> None:
+    b = bench(max_loaded=1)
+    b.define("a", aliases=("first",))
+    with b.service.lease_all("a", "first") as leases:
+        runs = {lease.run for lease in leases.values()}
+        held = b.service.model("a").leases
+
+    assert runs == {1}
+    assert held == 2
+
+
+def test_a_joint_request_of_a_thread_that_holds_a_draining_model_is_not_stuck(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a", "b", "c")
+    outer = b.service.lease("a")
+    second = b.lease("b")
+    other = b.result(second)
+    third = b.lease("c", timeout_s=3600)
+    b.until_state("a", "draining")
+    with b.service.lease_all("a", timeout_s=5) as leases:
+        run = leases["a"].run
+    b.service.lease_all("a", "b", timeout_s=5).release()
+    outer.release()
+    b.result(third).release()
+    other.release()
+
+    assert run == 1
+
+
+def test_a_drain_that_was_undone_is_not_begun_again_for_the_same_request(bench: Open) -> None:
+    b = bench(max_loaded=2)
+    b.define(*"abcd")
+    a = b.service.lease("a")
+    b.clock.advance(1)
+    second = b.service.lease("b")
+    third = b.lease("c", timeout_s=3600)
+    b.until_state("a", "draining")
+    hold = b.processes.hold_stop("b")
+    second.release()  # another candidate went idle first: seen at the next look
+    b.advance(0.3)
+    hold.wait_reached()
+    b.settle()
+    undone = b.state("a")
+    hold.release()
+    c = b.result(third)
+
+    assert undone == "ready"
+    assert [e.reason for e in b.events(ev.RunReopened)] == ["room was found elsewhere"]
+    assert [e.model for e in b.events(ev.RunEvicting)] == ["a", "b"]
+    a.release()
+    c.release()
+
+
+def test_starting_anew_what_the_same_thread_keeps_from_ending_fails_at_once(bench: Open) -> None:
+    b = bench(max_loaded=1)
+    b.define("a", "b")
+    lease = b.service.lease("a")
+    other = b.lease("b")
+    b.until_state("a", "draining")
+    with pytest.raises(WouldDeadlockError):
+        b.service.start("a", timeout_s=3600)
+    lease.release()
+    b.result(other).release()
