@@ -268,3 +268,34 @@ def test_nothing_acknowledged_is_lost_when_the_owner_is_killed(
 
         assert len(seqs) in (reached, reached + 1)  # one may be durable and not yet acknowledged
         assert seqs == list(range(1, len(seqs) + 1))
+
+
+RELIC = """
+import fcntl, json, os, socket, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(file, fcntl.LOCK_EX)
+owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": "then", "note": ""}
+os.write(file, json.dumps(owner).encode())
+if os.fork():
+    os._exit(0)
+os.write(1, b"held\\n")
+sys.stdin.readline()
+"""
+
+
+def test_a_child_that_a_dead_owner_was_launching_is_waited_for(
+    state: Path, start_python: StartPython
+) -> None:
+    state.mkdir(mode=0o700)
+    relic = start_python(RELIC, str(StateFiles(state).lock))
+    assert line_of(relic) == "held"
+    relic.wait(10)
+    opened: list[SqliteLog] = []
+    opening = threading.Thread(target=lambda: opened.append(SqliteLog.open(state)), daemon=True)
+    opening.start()
+
+    assert opening.is_alive()
+    tell(relic)
+    opening.join(10)
+    assert opened
+    opened[0].close()

@@ -21,9 +21,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
+
 from moorage.errors import StateError, StateInUseError
 
 _POLL_S = 0.02
+_RELIC_S = 2.0
+"""How long a dead owner's child may keep a lock: from its fork until its exec."""
 _never = threading.Event()
 
 
@@ -34,6 +38,7 @@ class StateLock:
         self._path = path
         self._note = note
         self._deadline = time.monotonic() + wait_s
+        self._patient = False
         self._made = False
         self._file: int | None = None
         self._socket: socket.socket | None = None
@@ -44,6 +49,7 @@ class StateLock:
         Raises StateInUseError naming the owner, StateError when the file cannot be used.
         """
         while not self._try_file():
+            self._await_relic(lambda: owner_has_died(self._path))
             self._wait_or_raise(lambda: read_owner(self._path))
 
     def claim(self, log_id: str) -> None:
@@ -52,6 +58,7 @@ class StateLock:
             return
         name = f"\0moorage-{log_id}"
         while not self._try_socket(name):
+            self._await_relic(lambda: _peer_has_died(name))
             self._wait_or_raise(lambda: _describe_peer(name))
 
     def release(self, *, discard: bool = False) -> None:
@@ -120,6 +127,12 @@ class StateLock:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
+    def _await_relic(self, died: Callable[[], bool]) -> None:
+        """Be patient, once, with a child that a dead owner was launching: it lets go by itself."""
+        if not self._patient and died():
+            self._patient = True
+            self._deadline = max(self._deadline, time.monotonic() + _RELIC_S)
+
     def _wait_or_raise(self, owner: Callable[[], str]) -> None:
         left = self._deadline - time.monotonic()
         if left <= 0:
@@ -135,6 +148,29 @@ def read_owner(path: Path) -> str:
         return f"{text} ({owner['note']})" if owner["note"] else text
     except (OSError, ValueError, LookupError, TypeError):
         return "a process that has not given its name"
+
+
+def owner_has_died(path: Path) -> bool:
+    """Tell whether the owner that a lock file names was a process of this host that is gone."""
+    try:
+        owner = json.loads(path.read_bytes())
+        return owner["host"] == socket.gethostname() and _has_died(int(owner["pid"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def _peer_has_died(name: str) -> bool:
+    pid = _peer(name)
+    return pid is not None and pid > 0 and _has_died(pid)
+
+
+def _has_died(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
 
 
 def _open_lock_file(path: Path) -> tuple[int, bool]:
@@ -153,14 +189,22 @@ def _is_at(file: int, path: Path) -> bool:
         return False
 
 
-def _describe_peer(name: str) -> str:
+def _peer(name: str) -> int | None:
+    """Return the pid of who listens on an abstract socket, 0 when it cannot be seen from here."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as peer:
         try:
             peer.connect(name)
             credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         except OSError:  # it went away just now, or too many have asked already
-            return "another process that opened a copy of this state folder"
-    pid = struct.unpack("3i", credentials)[0]
+            return None
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid
+
+
+def _describe_peer(name: str) -> str:
+    pid = _peer(name)
+    if pid is None:
+        return "another process that opened a copy of this state folder"
     who = f"process {pid} on this host" if pid else "a process of another container"
     return f"{who}, which opened another copy of this state folder"
 
