@@ -29,9 +29,8 @@ class SystemClock:
         moment = _EPOCH + timedelta(microseconds=now_us)
         return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
-    def monotonic(self) -> float:
-        """Return seconds that only grow."""
-        return time.monotonic()
+    # Not wrapped: a lease asks twice, and a frame of ours is a tenth of what it takes.
+    monotonic = staticmethod(time.monotonic)
 
 
 class ThreadAlarm:
