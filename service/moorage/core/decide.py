@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from moorage.core import events as ev
-from moorage.core.draft import Draft, later, seconds_between
+from moorage.core.draft import Cause, Draft, later, seconds_between
 from moorage.core.fold import FoldError
 from moorage.core.lifecycle import LOADING, WAITING, Stage
 from moorage.core.state import Model, Run
@@ -185,7 +185,7 @@ def wait_s(model: Model, at: str) -> float:
     return seconds_between(at, model.until) if at < model.until else 0.0
 
 
-def begin(draft: Draft, name: str, by: str, cause: int | None = None) -> Run:
+def begin(draft: Draft, name: str, by: str, cause: Cause = "unset") -> Run:
     """Begin a run of a model: fetching when its files come from a hub, else queued."""
     model = draft.state.models[name]
     number = draft.state.next_run
@@ -207,11 +207,10 @@ def begin(draft: Draft, name: str, by: str, cause: int | None = None) -> Run:
     return draft.state.runs[number]
 
 
-def enqueue(draft: Draft, name: str, number: int, by: str, cause: int | None = None) -> None:
+def enqueue(draft: Draft, name: str, number: int, by: str, cause: Cause = "unset") -> None:
     """Put a run at the end of the queue."""
     place = len(draft.state.queue) + 1
-    event = ev.RunQueued(model=name, run=number, requested_by=by, place=place)
-    draft.emit(event, cause if number not in draft.state.runs else "unset")
+    draft.emit(ev.RunQueued(model=name, run=number, requested_by=by, place=place), cause)
 
 
 # --- what workers tell ---
@@ -461,12 +460,12 @@ def drained(draft: Draft, number: int) -> bool:
     return True
 
 
-def reopen(draft: Draft, number: int, reason: str) -> bool:
+def reopen(draft: Draft, number: int, reason: str, cause: Cause = "unset") -> bool:
     """The reason of a drain is gone: ready again, at its old place in the LRU order."""
     run = draft.run(number)
     if run is None or run.stage is not Stage.DRAINING:
         return False
-    draft.emit(ev.RunReopened(model=run.model, run=number, reason=reason))
+    draft.emit(ev.RunReopened(model=run.model, run=number, reason=reason), cause)
     successor = draft.state.runs.get(draft.model_of(run).next_run or 0)
     if successor is not None:
         abandon(draft, successor, "cancelled", REOPENED)

@@ -5,11 +5,21 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Literal
 
-from moorage.core.events import Entry, Event
+from moorage.core.events import (
+    Entry,
+    Event,
+    LimitsSet,
+    ModelDefined,
+    ModelHeld,
+    ModelReset,
+    ServiceOpened,
+)
 from moorage.core.fold import apply
 from moorage.core.state import Model, Run, State
 
-_UNSET: Literal["unset"] = "unset"
+Cause = int | Literal["unset"] | None
+_ASKED = (ServiceOpened, LimitsSet, ModelDefined, ModelHeld, ModelReset)
+"""What was asked of the service: the rest of a decision that holds one happens because of it."""
 
 
 class Draft:
@@ -18,21 +28,28 @@ class Draft:
     Dropping a draft leaves no trace. Appending its entries makes its state the state.
     """
 
-    __slots__ = ("at", "entries", "state")
+    __slots__ = ("_asked", "at", "entries", "state")
 
     def __init__(self, state: State, at: str) -> None:
         self.state = state.fork()
         self.entries: list[Entry] = []
         self.at = at
+        self._asked: int | None = None
 
-    def emit(self, event: Event, cause: int | Literal["unset"] | None = _UNSET) -> int:
-        """Add an event and return its seq. The default cause is the run's last entry."""
+    def emit(self, event: Event, cause: Cause = "unset") -> int:
+        """Add an event and return its seq.
+
+        The default cause is what was asked in this decision or the run's last entry, whichever
+        came later.
+        """
         if cause == "unset":
             run = self.state.runs.get(getattr(event, "run", None) or 0)
-            cause = run.last_seq if run is not None else None
+            cause = max(run.last_seq if run is not None else 0, self._asked or 0) or None
         entry = Entry(self.state.seq + 1, self.at, cause, event)
         apply(self.state, entry)
         self.entries.append(entry)
+        if isinstance(event, _ASKED):
+            self._asked = entry.seq
         return entry.seq
 
     def run(self, number: int) -> Run | None:

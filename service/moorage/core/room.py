@@ -434,12 +434,10 @@ class _Pass:
 
     def _end_of(self, number: int | None) -> Cause:
         """Return the entry of this decision that ended a run, to be a cause."""
-        ends = (
-            e.seq
-            for e in self.draft.entries
-            if isinstance(e.event, ev.RunAbandoned) and e.event.run == number
-        )
-        return next(ends, "unset")
+        for entry in self.draft.entries:
+            if isinstance(entry.event, ev.RunAbandoned) and entry.event.run == number:
+                return entry.seq
+        return "unset"
 
 
 def _port_holders(state: State) -> tuple[str, ...]:
