@@ -189,12 +189,3 @@ class JointLease:
         trace: TracebackType | None,
     ) -> None:
         self.release()
-
-
-def enter(gate: Gate, owner: object) -> Lease | None:
-    """Lease a run: announce, then look. None when the gate is closed."""
-    lease = Lease(gate, owner)
-    if gate.closed:
-        lease.release()
-        return None
-    return lease
