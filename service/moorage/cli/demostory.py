@@ -27,6 +27,7 @@ _MISSING: Final = "/nowhere/llama-server"
 _QUESTION: Final = "Name three birds that live by the water."
 _TOKENS: Final = 24
 _START_S: Final = 600.0
+_TINY_START_S: Final = 60.0
 _ANSWER_S: Final = 300.0
 _TEXT_CHARS: Final = 60
 
@@ -48,6 +49,7 @@ class Story:
         self._console = console
         self._model = model
         self._tiny = tiny
+        self._start_s = _TINY_START_S if tiny else _START_S
         self._after = after
         self._problems: list[str] = []
 
@@ -93,7 +95,7 @@ class Story:
         """Lease a model, which starts it, and have it complete a text over HTTP."""
         self._console.progress(f"   {name} starts ...")
         began = time.perf_counter()
-        with self._service.lease(name, timeout_s=_START_S) as lease:
+        with self._service.lease(name, timeout_s=self._start_s) as lease:
             ready = time.perf_counter()
             self._console.progress(f"   {name} answers ...")
             text = _complete(name, lease.url)
@@ -153,7 +155,7 @@ class Story:
 
     def _failure(self) -> LoadError | None:
         try:
-            self._service.start(FAILING, timeout_s=_START_S)
+            self._service.start(FAILING, timeout_s=self._start_s)
         except LoadError as error:
             return error
         return None

