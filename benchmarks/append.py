@@ -1,8 +1,8 @@
 """Durable appends against plain sqlite3 with the same durability, in the same run.
 
-`python benchmarks/append.py [--events 16000] [--json]` prints, for one event a commit and for a hundred, the
-rate of each and their ratio. The plain side inserts the same columns, ready made, into a table
-without index, trigger or hash. Rounds of both sides alternate, and the median of each counts.
+Prints, for one event a commit and for a hundred, the rate of each and their ratio. The plain side
+inserts the same columns, ready made, into a table without index, trigger or hash. Rounds of both
+sides alternate, and the median of each counts.
 """
 
 from __future__ import annotations
