@@ -13,7 +13,7 @@ import pytest
 
 from log.making import some
 from moorage.errors import NewerSchemaError, NotALogError, StateError
-from moorage.log import migrate
+from moorage.log import migrate, revisions
 from moorage.log.files import StateFiles
 from moorage.log.sqlite import SqliteLog
 
@@ -132,7 +132,7 @@ def test_a_newer_schema_is_refused_and_kept(state: Path) -> None:
 
     error = refusal(state, NewerSchemaError)
     assert "9999" in str(error)
-    assert migrate.current(state) == ("9999", "0001")
+    assert migrate.current(state) == ("9999", revisions.head())
     with pytest.raises(NewerSchemaError):
         migrate.upgrade(state)
 
@@ -206,11 +206,11 @@ def test_opening_and_upgrading_again_changes_nothing(state: Path) -> None:
         log.append(some(3))
     before = tree(state)
     for _ in range(2):
-        assert migrate.upgrade(state) == "0001"
+        assert migrate.upgrade(state) == revisions.head()
         SqliteLog.open(state).close()
 
     assert tree(state) == before
-    assert migrate.current(state) == ("0001", "0001")
+    assert migrate.current(state) == (revisions.head(), revisions.head())
 
 
 @pytest.mark.parametrize("act", [migrate.upgrade, migrate.current])
@@ -238,4 +238,4 @@ def test_an_upgrade_that_is_killed_in_between_leaves_an_empty_database(
 
     assert not state.exists()
     SqliteLog.open(state).close()
-    assert migrate.current(state) == ("0001", "0001")
+    assert migrate.current(state) == (revisions.head(), revisions.head())

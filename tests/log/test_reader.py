@@ -165,16 +165,6 @@ def test_an_unknown_schema_is_refused(
         LogReader(state)
 
 
-def test_an_older_schema_is_refused_with_the_way_out(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed_log(state)
-    monkeypatch.setattr("moorage.log.revisions._known", lambda: ("0002", "0001"))
-
-    with pytest.raises(StateError, match="older schema 0001; `moorage db upgrade`"):
-        LogReader(state)
-
-
 def test_a_database_that_was_deleted_meanwhile_is_told(state: Path) -> None:
     closed_log(state)
     with LogReader(state) as reader:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from moorage.log import revisions, views
 from moorage.log.files import StateFiles
 from moorage.log.schema import APPLICATION_ID, metadata
 from moorage.log.sqlite import SqliteLog
@@ -30,9 +31,10 @@ def names(database: sqlite3.Connection, kind: str) -> set[str]:
     return {name for (name,) in database.execute(query, (kind,))}
 
 
-def test_a_new_log_has_these_tables_triggers_and_indexes(database: sqlite3.Connection) -> None:
+def test_a_new_log_has_these_objects(database: sqlite3.Connection) -> None:
     assert names(database, "table") == {"alembic_version", *metadata.tables}
     assert names(database, "index") == {"events_run"}
+    assert names(database, "view") == {view.name for view in views.ALL}
     assert names(database, "trigger") == {
         "events_no_update",
         "events_no_delete",
@@ -84,4 +86,4 @@ def test_alembic_makes_and_tells_the_same_log_by_hand(tmp_path: Path) -> None:
     told = alembic("current")
     with closing(SqliteLog.open(state)) as log:
         assert len(log.log_id) == 16
-    assert told.startswith("0001 (head)")
+    assert told.startswith(f"{revisions.head()} (head)")

@@ -10,8 +10,8 @@ from typing import Self
 import sqlalchemy as sa
 
 from moorage.core.events import Entry
-from moorage.errors import CorruptLogError, NotALogError, StateError
-from moorage.log import revisions
+from moorage.errors import CorruptLogError, NotALogError
+from moorage.log import engine, revisions
 from moorage.log.reading import ReadConnection, find_database
 from moorage.log.rows import Row, to_entry, to_object
 from moorage.log.schema import events, snapshots
@@ -19,6 +19,9 @@ from moorage.protocols import Flag, Snapshot
 
 _PAGE_ROWS = 1000
 _HEAD = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0))
+_PAGE = engine.compiled(
+    sa.select(*events.c).where(events.c.seq > sa.bindparam("after")).order_by(events.c.seq)
+)
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -104,11 +107,12 @@ class LogReader:
         self, after: int = 0, *, limit: int | None = None, only: Filter = _ALL
     ) -> Iterator[Entry]:
         """Yield entries with `seq > after` in order; holds no read open between pages."""
+        path, gapless = self.path, only == _ALL
         for row in self.rows(after, limit=limit, only=only):
-            if only == _ALL and row.seq != after + 1:
-                raise CorruptLogError(self.path, after + 1, "is missing")
+            if gapless and row.seq != after + 1:
+                raise CorruptLogError(path, after + 1, "is missing")
             after = row.seq
-            yield to_entry(row, self.path)
+            yield to_entry(row, path)
 
     def entry(self, seq: int) -> Entry | None:
         """Return one entry, None when there is none of that seq."""
@@ -170,6 +174,15 @@ class LogReader:
         self._connection.close()
 
     def _page(self, after: int, rows: int, only: Filter) -> list[Row]:
+        if only == _ALL:  # a replay reads all there is: a third of the time without SQLAlchemy
+            return self._connection.run(
+                lambda c: list(
+                    map(
+                        Row._make,
+                        engine.driver_connection(c).execute(f"{_PAGE} LIMIT ?", (after, rows)),
+                    )
+                )
+            )
         query = (
             sa.select(*events.c)
             .where(events.c.seq > after, *only.conditions())
@@ -182,13 +195,7 @@ class LogReader:
         found = revisions.revision(connection, self._path)
         if found is None:
             raise NotALogError(self.path, "is empty; a service that opens it makes it a log")
-        revisions.check_known(found, self._path)
-        if found != revisions.head():
-            raise StateError(
-                self.path,
-                f"has the older schema {found}; `moorage db upgrade` brings it to"
-                f" {revisions.head()}",
-            )
+        revisions.check_known(found, self._path)  # every older one has the same tables to read
         return revisions.log_id(connection)
 
     def _change(self, connection: sa.Connection) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,10 +41,12 @@ class ReadConnection:
     Without a -wal nobody has it open: it is read as a plain file, and read again when it turns out
     that someone came meanwhile. With one, SQLite's own read-only way is used. Where that is not
     possible, a -wal left by a crash in a folder that cannot be written, a temporary copy is read.
+    `prepare` are statements about the TEMP schema, which each connection made begins with.
     """
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, *, prepare: Sequence[str] = ()) -> None:
         self._path = database
+        self._prepare = tuple(prepare)
         self._wal = companions(database)[0]
         self._place = _identity(database)
         self._copy: tempfile.TemporaryDirectory[str] | None = None
@@ -65,7 +67,7 @@ class ReadConnection:
                 connection = self._settled()
                 with connection.begin():
                     result = work(connection)
-            except DBAPIError as error:
+            except (DBAPIError, sqlite3.Error) as error:
                 if not self._disturbed():
                     raise faults.on_open(self._path, error) from error
             else:
@@ -86,7 +88,16 @@ class ReadConnection:
         if self._connection is None:
             self._connection = self._connect()
             self.generation += 1
+            self._make_ready(engine.driver_connection(self._connection))
         return self._connection
+
+    def _make_ready(self, database: sqlite3.Connection) -> None:
+        if self._prepare:
+            # Forbids to change the TEMP schema as well; the file itself is opened read-only.
+            database.execute("PRAGMA query_only = OFF")
+            for statement in self._prepare:
+                database.execute(statement)
+            database.execute("PRAGMA query_only = ON")
 
     def _disturbed(self) -> bool:
         return self._quiet is not None and self._quiet != self._signature()

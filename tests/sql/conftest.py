@@ -1,0 +1,36 @@
+"""A log of many runs, and its views."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from moorage.core.events import Entry
+from moorage.log.files import StateFiles
+from moorage.log.sqlite import SqliteLog
+from support.history import History
+
+
+def write(state: Path, entries: Iterable[Entry]) -> Path:
+    """Make a log of these entries; return its database."""
+    with closing(SqliteLog.open(state)) as log:
+        log.append(list(entries))
+    return StateFiles(state).database
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """The state of a service that was killed after 200 runs."""
+    write(tmp_path / "state", History(seed=1).entries(200, close=None))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def database(state: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(StateFiles(state).database)) as connection:
+        connection.row_factory = sqlite3.Row
+        yield connection
