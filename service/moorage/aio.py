@@ -14,7 +14,7 @@ from moorage.actors import messages as msg
 from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, leave
 from moorage.core.audit import Finding
-from moorage.errors import MoorageError, WaitTimeoutError
+from moorage.errors import WaitTimeoutError
 from moorage.face import CALL_S, LEASE_S, START_S, STOP_S, Face, joint
 from moorage.spec import ModelSpec
 from moorage.status import ModelStatus
@@ -38,17 +38,37 @@ async def answer(
     this coroutine runs again, would lose what the await hands over.
     """
     try:
+        heard = _hear(ticket)
         ask()
         async with asyncio.timeout(timeout_s + GRACE_S):
-            return await asyncio.shield(asyncio.wrap_future(ticket.future))
-    except MoorageError:
-        raise
-    except TimeoutError:
+            await heard
+        return ticket.result()
+    except BaseException as error:
+        if ticket.took(error):
+            raise
         leave(ticket, left)
-        raise WaitTimeoutError(ticket.asked, timeout_s, "no answer yet") from None
-    except BaseException:
-        leave(ticket, left)
+        if isinstance(error, TimeoutError):
+            raise WaitTimeoutError(ticket.asked, timeout_s, "no answer yet") from None
         raise
+
+
+def _hear(ticket: Ticket[Any]) -> asyncio.Future[None]:
+    """Return what is done, in the running loop, once the ticket is answered."""
+    loop = asyncio.get_running_loop()
+    heard: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not heard.done():
+            heard.set_result(None)
+
+    def tell() -> None:
+        try:
+            loop.call_soon_threadsafe(wake)
+        except RuntimeError:  # the loop is closed: nobody can take the answer any more
+            ticket.undo()
+
+    ticket.when_answered(tell)
+    return heard
 
 
 def task_owner() -> object:

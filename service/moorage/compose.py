@@ -27,7 +27,7 @@ from moorage.actors.model import KILL_WAIT_S, World
 from moorage.actors.registry import Registry
 from moorage.actors.shells import Directory, RegistryActor
 from moorage.actors.threads import Threads, ThreadWorker
-from moorage.actors.tickets import Ticket
+from moorage.actors.tickets import Ticket, wait
 from moorage.backends import InstalledBackends
 from moorage.core.audit import SPAWNED, Finding, Seen, WorldView
 from moorage.core.events import Entry, LogCreated, ServiceOpened
@@ -215,8 +215,8 @@ class Runtime:
         )
         created = LogCreated(log_id=self.log.log_id, program=program)
         state = self.registry.state
-        self.ask(msg.Open(ticket, opened, created, self._strays(state), self._survivors(state)))
-        ticket.future.result(timeout_s)
+        message = msg.Open(ticket, opened, created, self._strays(state), self._survivors(state))
+        wait(ticket, lambda: self.ask(message), timeout_s, self.left)
 
     def look(self) -> WorldView:
         """Return what can be seen of the world, to be held against the state."""

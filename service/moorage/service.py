@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 from moorage import limits as check
 from moorage.actors import messages as msg
 from moorage.actors.gate import JointLease, Lease
-from moorage.actors.tickets import Ticket
+from moorage.actors.tickets import Ticket, wait
 from moorage.aio import AsyncFace
 from moorage.backends import InstalledBackends
 from moorage.compose import Limits, Parts, Runtime, start
@@ -26,6 +26,7 @@ from moorage.errors import (
     ConfigurationError,
     ServiceClosedError,
     ServiceFailedError,
+    WaitTimeoutError,
 )
 from moorage.face import (
     CALL_S,
@@ -228,10 +229,12 @@ class ModelService(AsyncFace):
         from a callback. Raises CloseIncompleteError naming what could not be stopped; all
         threads have ended then, too.
         """
-        self._ask_to_close(on_close, drain_s)
+        mine: Ticket[None] = Ticket("close")
+        self._closing.when_answered(functools.partial(mine.grant, None))
         try:
-            remains = self._closing.future.result(timeout_s)
-        except TimeoutError:
+            wait(mine, lambda: self._ask_to_close(on_close, drain_s), timeout_s, self._left)
+            remains = self._closing.result()
+        except WaitTimeoutError:
             remains = self._remains()
         except ServiceFailedError as error:
             _log.warning("closing: %s", error)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from moorage.errors import WaitTimeoutError
@@ -17,21 +17,29 @@ _numbers = itertools.count(1)
 class Ticket(Generic[T]):
     """One answer for one caller. Whoever claims it first, granter or leaver, has it.
 
-    `names` as asked for, `owner` who asks (thread or task), `deadline` monotonic.
+    No lock of it is ever held while Python code runs: a `concurrent.futures.Future` has one that
+    an interrupt in the waiting thread can leave locked, and the registry would hang at its next
+    answer. `names` as asked for, `owner` who asks (thread or task), `deadline` monotonic.
     """
 
     __slots__ = (
         "__weakref__",
         "_claim",
+        "_error",
+        "_listeners",
+        "_pending",
+        "_value",
+        "answered",
         "asked",
         "deadline",
-        "future",
         "leases",
         "names",
         "number",
         "owner",
         "timeout_s",
     )
+
+    _value: T
 
     def __init__(
         self,
@@ -50,9 +58,12 @@ class Ticket(Generic[T]):
         self.timeout_s = timeout_s
         self.deadline = deadline
         self.leases = leases
-        self.future: Future[T] = Future()
-        self.future.set_running_or_notify_cancel()  # from here on only a claim ends it
+        self.answered = False
         self._claim = [None]
+        self._error: BaseException | None = None
+        self._listeners: list[Callable[[], object]] = []
+        self._pending = threading.Lock()  # locked until the answer is there
+        self._pending.acquire()
 
     def _claimed(self) -> bool:
         try:
@@ -70,35 +81,70 @@ class Ticket(Generic[T]):
         """Answer it; False when it was claimed already, then the value is the granter's to undo."""
         if not self._claimed():
             return False
-        self.future.set_result(value)
+        self._value = value
+        self._answer()
         return True
 
     def fail(self, error: BaseException) -> bool:
         """Answer it with an error; False when it was claimed already."""
         if not self._claimed():
             return False
-        self.future.set_exception(error)
+        self._error = error
+        self._answer()
         return True
+
+    def _answer(self) -> None:
+        self.answered = True
+        self._pending.release()
+        self._tell()
+
+    def _tell(self) -> None:
+        while self._listeners:
+            try:
+                listener = self._listeners.pop()
+            except IndexError:
+                return  # the other thread has it
+            listener()
+
+    def when_answered(self, listener: Callable[[], object]) -> None:
+        """Call back once it is answered, in the answering thread or, when it is, right here."""
+        self._listeners.append(listener)
+        if self.answered:  # announced first, then looked: one of the two threads calls it
+            self._tell()
 
     def abandon(self) -> bool:
-        """Leave; False when the answer came first and is in `future`."""
+        """Leave; False when the answer came first, or was left already."""
         return self._claimed()
 
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Block until it is answered, for the one caller whose it is; without a time for ever."""
+        return self.answered or self._pending.acquire(timeout=timeout_s)
 
-def leave(ticket: Ticket[Any], left: Callable[[Ticket[Any]], None]) -> bool:
-    """Wait no more: tell the registry, or undo the answer that came first (then False)."""
-    if ticket.abandon():
-        left(ticket)
+    def result(self) -> T:
+        """Return or raise the answer."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def took(self, error: BaseException) -> bool:
+        """Tell whether this error was the answer, and let go of it: its frames refer to us."""
+        if self._error is not error:
+            return False
+        self._error = None
         return True
-    ticket.future.add_done_callback(_undo)
-    return False
 
-
-def _undo(future: Future[Any]) -> None:
-    if future.exception() is None:
-        release = getattr(future.result(), "release", None)
+    def undo(self) -> None:
+        """Give back what was granted."""
+        release = getattr(getattr(self, "_value", None), "release", None)
         if release is not None:
             release()
+
+
+def leave(ticket: Ticket[Any], left: Callable[[Ticket[Any]], None]) -> None:
+    """Wait no more: tell the registry, and undo an answer that came first. May be repeated."""
+    if not ticket.abandon():
+        ticket.when_answered(ticket.undo)
+    left(ticket)
 
 
 def wait(
@@ -114,14 +160,11 @@ def wait(
     """
     try:
         ask()
-        return ticket.future.result(timeout_s)
+        if not ticket.wait(timeout_s) and ticket.abandon():
+            raise WaitTimeoutError(ticket.asked, timeout_s, "no answer yet")
+        ticket.wait()  # claimed in the moment of the timeout: the answer is being given
+        return ticket.result()
     except BaseException as error:
-        if ticket.future.done() and ticket.future.exception() is error:
-            raise  # the answer is an error
-        if not isinstance(error, TimeoutError):
+        if not ticket.took(error):
             leave(ticket, left)
-            raise
-        if ticket.abandon():
-            left(ticket)
-            raise WaitTimeoutError(ticket.asked, timeout_s, "no answer yet") from None
-    return ticket.future.result()  # answered in the moment of the timeout
+        raise
