@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from moorage.core import events as ev
 from moorage.core.lifecycle import step
-from moorage.core.state import Failure, Model, Run, State, expand
+from moorage.core.state import Failure, Model, Run, State, changed, expand
 from moorage.spec import spec_from_data
 
 FOLD_VERSION = 1
@@ -78,13 +77,13 @@ def _defined(state: State, entry: ev.Entry, event: ev.ModelDefined) -> None:
     for name in spec.names:
         state.names[name] = event.model
     base = old or Model(name=event.model, spec=spec, spec_hash=event.spec_hash)
-    state.models[event.model] = replace(
-        base,
-        spec=spec,
-        spec_hash=event.spec_hash,
-        secret_names=tuple(event.spec.get("secret_names", ())),
-        secrets_hash=event.secrets_hash,
-    )
+    changes = {
+        "spec": spec,
+        "spec_hash": event.spec_hash,
+        "secret_names": tuple(event.spec.get("secret_names", ())),
+        "secrets_hash": event.secrets_hash,
+    }
+    state.models[event.model] = changed(base, changes)
 
 
 def _removed(state: State, entry: ev.Entry, event: ev.ModelRemoved) -> None:
@@ -96,7 +95,7 @@ def _removed(state: State, entry: ev.Entry, event: ev.ModelRemoved) -> None:
 
 
 def _model(state: State, name: str, **changes: Any) -> None:
-    state.models[name] = replace(state.models[name], **changes)
+    state.models[name] = changed(state.models[name], changes)
 
 
 def _pinned(state: State, entry: ev.Entry, event: ev.ModelPinned) -> None:
@@ -178,12 +177,18 @@ def _begin(state: State, entry: ev.Entry, event: ev.RunFetching | ev.RunQueued) 
 
 def _move(state: State, entry: ev.Entry, event: Any, **changes: Any) -> Run:
     """Move a run by the lifecycle table and change its fields; return what it was before."""
-    before = state.runs.get(event.run)
-    if before is None or before.model != event.model:
-        raise FoldError(f"{event.kind} of run {event.run}, which {event.model} has not")
-    stage = step(before.stage, event.kind)
-    state.runs[event.run] = replace(before, stage=stage, last_seq=entry.seq, **changes)
+    before = _own_run(state, event)
+    changes["stage"] = step(before.stage, event.kind)
+    changes["last_seq"] = entry.seq
+    state.runs[event.run] = changed(before, changes)
     return before
+
+
+def _own_run(state: State, event: Any) -> Run:
+    run = state.runs.get(event.run)
+    if run is None or run.model != event.model:
+        raise FoldError(f"{event.kind} of run {event.run}, which {event.model} has not")
+    return run
 
 
 def _queued(state: State, entry: ev.Entry, event: ev.RunQueued) -> None:
@@ -198,8 +203,9 @@ def _fetched(state: State, entry: ev.Entry, event: ev.RunFetched) -> None:
     _move(state, entry, event, path=event.path, commit=event.commit)
 
 
-def _end(state: State, entry: ev.Entry, event: ev.RunAbandoned | ev.RunReleased) -> Run:
-    before = _move(state, entry, event)
+def _end(state: State, event: ev.RunAbandoned | ev.RunReleased) -> Run:
+    before = _own_run(state, event)
+    step(before.stage, event.kind)
     del state.runs[event.run]
     model = state.models[event.model]
     if model.run == event.run:
@@ -214,7 +220,7 @@ def _without(order: tuple[int, ...], run: int) -> tuple[int, ...]:
 
 
 def _abandoned(state: State, entry: ev.Entry, event: ev.RunAbandoned) -> None:
-    _end(state, entry, event)
+    _end(state, event)
     state.queue = _without(state.queue, event.run)
 
 
@@ -270,7 +276,7 @@ def _evicting(state: State, entry: ev.Entry, event: ev.RunEvicting) -> None:
     wanted_by = state.runs.get(event.for_run or 0)
     if wanted_by is not None:
         displaced = (*wanted_by.displaced, event.run)
-        state.runs[wanted_by.run] = replace(wanted_by, displaced=displaced)
+        state.runs[wanted_by.run] = changed(wanted_by, {"displaced": displaced})
 
 
 def _draining(state: State, entry: ev.Entry, event: ev.RunDraining) -> None:
@@ -282,7 +288,7 @@ def _reopened(state: State, entry: ev.Entry, event: ev.RunReopened) -> None:
     wanted_by = state.runs.get(before.for_run or 0)
     if wanted_by is not None:
         displaced = _without(wanted_by.displaced, event.run)
-        state.runs[wanted_by.run] = replace(wanted_by, displaced=displaced)
+        state.runs[wanted_by.run] = changed(wanted_by, {"displaced": displaced})
 
 
 def _stopping(state: State, entry: ev.Entry, event: ev.RunStopping) -> None:
@@ -316,7 +322,7 @@ def _stop_failed(state: State, entry: ev.Entry, event: ev.RunStopFailed) -> None
 
 
 def _released(state: State, entry: ev.Entry, event: ev.RunReleased) -> None:
-    before = _end(state, entry, event)
+    before = _end(state, event)
     pool = state.pool
     for port in before.ports:
         del state.held[port]
@@ -350,7 +356,7 @@ def _usage(state: State, entry: ev.Entry, event: ev.UsageNoted) -> None:
     state.lru = event.order
     for number, granted in event.leases:
         run = state.runs[number]
-        state.runs[number] = replace(run, leases=run.leases + granted)
+        state.runs[number] = changed(run, {"leases": run.leases + granted})
 
 
 def _continued(state: State, entry: ev.Entry, event: ev.LogContinued) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from moorage.core.lifecycle import HOLDING, Stage
 from moorage.spec import ModelSpec
@@ -23,7 +24,7 @@ class Failure:
     log_tail: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for `changed`
 class Model:
     """A defined model. `spec` carries no secrets, `secret_names` says which it wants.
 
@@ -47,7 +48,7 @@ class Model:
     next_run: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for `changed`
 class Run:
     """One attempt to have a model loaded. Times are the `at` of the entries."""
 
@@ -95,6 +96,23 @@ class Run:
     def port(self) -> int | None:
         """The port that serves."""
         return self.ports[0] if self.ports else None
+
+
+_Value = TypeVar("_Value", Model, Run)
+
+
+def changed(value: _Value, changes: dict[str, Any]) -> _Value:
+    """Return a copy with other values: `dataclasses.replace` at a tenth of its cost.
+
+    Half of a replay was spent there.
+    """
+    before = vars(value)
+    fields = before | changes
+    if len(fields) != len(before):
+        raise TypeError(f"a {type(value).__name__} has not all of {', '.join(changes)}")
+    copy: _Value = object.__new__(type(value))
+    object.__setattr__(copy, "__dict__", fields)
+    return copy
 
 
 @dataclass(slots=True, kw_only=True)
