@@ -117,7 +117,7 @@ def _owner(status: ServiceStatus, owner: Owner) -> str:
         return f"{harmless(status.owner)}; whether it lives cannot be seen from here"
     return (
         f"{harmless(status.owner)}, gone without closing: this is what its log said last; "
-        "the next service that opens the state stops what is left"
+        "the next service that opens the state takes over or stops what still lives"
     )
 
 
