@@ -268,9 +268,12 @@ class ModelService(AsyncFace):
         atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
-        """The host forgot to close: do it now. Needs no new thread."""
+        """The host forgot to close: do it now. Needs no new thread.
+
+        No lease is waited for: whoever holds one ends with the interpreter.
+        """
         if not self._runtime.forked:
-            self.close()
+            self.close(drain_s=0)
 
     def __enter__(self) -> Self:
         return self

@@ -34,4 +34,6 @@ def opened(folder: Path) -> Iterator[Callable[..., ModelService]]:
         with contextlib.suppress(CloseIncompleteError):
             service.close(drain_s=0)
     if services:
-        check_log(folder, state_of(services[-1]))
+        live = state_of(services[-1])
+        same = check_log(folder)[-1].seq == live.seq  # else the test opened it once more itself
+        check_log(folder, live if same else None)

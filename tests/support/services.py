@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from moorage import ModelService, ModelSpec
 from moorage.core.fold import replay
 from moorage.core.invariants import over_limits, violations
@@ -109,6 +111,14 @@ def settle(is_so: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     while not is_so():
         assert time.monotonic() < deadline, "it never came to be so"
         pause.wait(0.002)
+
+
+def gone(pid: int) -> bool:
+    """Tell whether a process has ended; one that only waits for its parent to look has."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def state_of(service: ModelService) -> State:
