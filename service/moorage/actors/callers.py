@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from moorage.actors import messages as msg
 from moorage.actors.desk import AnyTicket
-from moorage.actors.effects import grant, grant_joint, held_gate, order_stop
+from moorage.actors.effects import RESTART, grant, grant_joint, held_gate, order_stop
 from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.draft import Draft
@@ -22,7 +22,7 @@ from moorage.errors import (
 )
 
 if TYPE_CHECKING:
-    from moorage.actors.registry import Registry, UsageMap
+    from moorage.actors.registry import Fact, Registry, UsageMap
 
 
 def answer(registry: Registry, message: msg.FromCaller) -> None:
@@ -55,12 +55,10 @@ def _do(registry: Registry, message: msg.FromCaller) -> None:
             _stop(registry, message)
         case msg.Pin():
             name, pinned = message.name, message.pinned
-            registry.settle(lambda draft, _: decide.pin(draft, name, pinned=pinned), must=True)
-            message.ticket.grant(None)
+            _decided(registry, message, lambda draft, _: decide.pin(draft, name, pinned=pinned))
         case msg.Reset():
             name = message.name
-            registry.settle(lambda draft, _: decide.reset(draft, name, "operator"), must=True)
-            message.ticket.grant(None)
+            _decided(registry, message, lambda draft, _: decide.reset(draft, name, "operator"))
         case msg.SetLimits():
             _set_limits(registry, message)
         case msg.Close():
@@ -80,6 +78,7 @@ def _want(registry: Registry, ticket: AnyTicket) -> None:
         registry.desk.leave(ticket)
         return
     runs: list[int] = []
+    asked: set[int] = set()  # restarts nobody had asked for until now
 
     def fact(draft: Draft, _usage: UsageMap) -> None:
         runs[:] = [
@@ -89,16 +88,21 @@ def _want(registry: Registry, ticket: AnyTicket) -> None:
         ]
         _refuse_too_many(draft, ticket)
         _refuse_deadlock(registry, draft, ticket, runs)
+        asked.update(registry.volatile.unasked.intersection(runs))
+        registry.volatile.unasked -= asked
 
     def then() -> None:
         for run in runs:
-            registry.volatile.unasked.discard(run)
             if not registry.hall.serves(run):
                 registry.desk.attach(ticket, run)
 
-    if not registry.settle(fact, must=True, then=then):
-        registry.later(msg.Want(ticket))
-        return
+    try:
+        if not registry.settle(fact, must=True, then=then):
+            registry.later(msg.Want(ticket))
+            return
+    except MoorageError:
+        registry.volatile.unasked |= asked
+        raise
     if len(ticket.names) > 1:
         grant_joint(registry)
 
@@ -145,13 +149,17 @@ def left(registry: Registry, ticket: AnyTicket) -> None:
     for number in registry.desk.leave(ticket):
         run = registry.state.runs.get(number)
         if run is not None and run.stage in WAITING and number not in registry.volatile.unasked:
-            _cancel(registry, number)
+            _unwanted(registry, run)
     for number in registry.desk.forget_end(ticket):
         _give_up_removal(registry, number)
 
 
-def _cancel(registry: Registry, number: int) -> None:
-    registry.settle(lambda draft, _: decide.cancel(draft, number, "nobody waits"), must=False)
+def _unwanted(registry: Registry, run: Run) -> None:
+    if run.requested_by == RESTART:  # it goes on by itself, and what drains for it need not
+        registry.volatile.unasked.add(run.run)
+        registry.settle(lambda _draft, _usage: None, must=False)
+    else:
+        registry.settle(lambda draft, _: decide.cancel(draft, run.run, "nobody waits"), must=False)
 
 
 def _give_up_removal(registry: Registry, number: int) -> None:
@@ -178,15 +186,14 @@ def _define(registry: Registry, message: msg.Define) -> None:
         for spec, secrets_hash in message.specs:
             old = draft.state.models.get(spec.name)
             if decide.define(draft, spec, secrets_hash):
-                run = decide.outdated(draft, draft.state.models[spec.name], old)
-                if run is not None:
+                for run in decide.outdated(draft, draft.state.models[spec.name], old):
                     _reload(registry, draft, run, _leases(draft, usage, spec.name))
 
     def then() -> None:
         registry.volatile.specs.update({spec.name: spec for spec, _ in message.specs})
+        message.ticket.grant(None)
 
-    registry.settle(fact, must=True, then=then)
-    message.ticket.grant(None)
+    _once(registry, registry.settle(fact, must=True, then=then), message)
 
 
 def _reload(registry: Registry, draft: Draft, run: Run, leases: int) -> None:
@@ -255,6 +262,15 @@ def _stop(registry: Registry, message: msg.Stop) -> None:
         order_stop(registry, run, hurry=True)
 
 
+def _decided(registry: Registry, message: msg.Pin | msg.Reset | msg.SetLimits, fact: Fact) -> None:
+    settled = registry.settle(fact, must=True, then=lambda: _granted(message))
+    _once(registry, settled, message)
+
+
+def _granted(message: msg.Pin | msg.Reset | msg.SetLimits) -> None:
+    message.ticket.grant(None)
+
+
 def _once(registry: Registry, settled: bool, message: msg.FromCaller) -> None:
     if not settled:
         registry.later(message)
@@ -278,8 +294,7 @@ def _set_limits(registry: Registry, message: msg.SetLimits) -> None:
         if now != (limits.max_loaded, limits.memory_limit, limits.min_residency_s):
             draft.emit(limits)
 
-    registry.settle(fact, must=True)
-    message.ticket.grant(None)
+    _decided(registry, message, fact)
 
 
 # --- open and close ---

@@ -191,7 +191,7 @@ def _restart(registry: Registry, name: str) -> None:
         model = draft.state.models.get(name)
         if model is None or model.run is not None or model.status in ("held", "failed"):
             return
-        started.append(decide.begin(draft, name, "restart").run)
+        started.append(decide.begin(draft, name, effects.RESTART).run)
         registry.volatile.unasked.update(started)
 
     try:

@@ -33,6 +33,10 @@ NEEDS_SECRETS = "its secrets are not in the log; define it again before it can b
 RETRY_STOP_S = 5.0
 """Seconds until a stop that failed is tried again; doubles up to a minute."""
 RETRY_MAX_S = 60.0
+RESTART = "restart"
+"""Who asked for a run that nobody asked for."""
+PORT_RESTART_S = 1.0
+"""Until such a run is begun again that lost its port to a stranger."""
 ADOPT_S = 30.0
 """A run that was ready when its owner ended has to answer again within this."""
 
@@ -288,7 +292,7 @@ def _moved(
     if not moved_on and event.outcome != "failed: port":
         return False
     model = registry.state.models.get(event.model)
-    run = registry.state.runs.get(model.run or 0) if model else None
+    run = registry.state.runs.get(model.next_run or model.run or 0) if model else None
     if run is None:
         return False
     gate = registry.hall.get(run.run)
@@ -337,6 +341,7 @@ def _restart_later(registry: Registry, event: ev.RunAbandoned | ev.RunReleased, 
     crashed = event.outcome.startswith("failed: ") or event.outcome == "lost"
     if model.spec.restart != "always" or not crashed or model.status in ("held", "failed"):
         return
-    if model.run is None and model.until:
-        wait_s = decide.wait_s(model, registry.clock.now())
+    if model.run is None:
+        pause_s = PORT_RESTART_S if event.outcome == "failed: port" else 0.0
+        wait_s = max(pause_s, decide.wait_s(model, registry.clock.now()))
         registry.volatile.restarts[name] = registry.clock.monotonic() + wait_s

@@ -151,12 +151,12 @@ class Registry:
         With `must`, nothing happens unless all of it is durable: LogUnavailableError. Without, an
         observed fact is folded at once and written when the disk lets it. Errors of the tree that
         `fact` raises leave everything as it was. `fact` may be called more than once, on new
-        drafts; `then` is called once, when it is decided and before it is acted upon. Returns
-        False when the decision had to be put off, as its victims kept getting busy.
+        drafts; `then` is called once, when it is decided and before it is acted upon. Room is put
+        off when its victims keep getting busy; False when the fact's own victims are.
         """
         try:
-            for _ in range(MAX_LOOKS):
-                draft, outcome, usage = self._decide(fact)
+            for look in range(MAX_LOOKS + 1):
+                draft, outcome, usage = self._decide(fact, alone=look == MAX_LOOKS)
                 self.hall.close(self._leaving(draft))
                 if not self.hall.busy(self._idle_victims(draft)):
                     before = self.state
@@ -170,12 +170,14 @@ class Registry:
         self.look_again(self.clock.monotonic() + deadlines.LOOK_AGAIN_S)
         return False
 
-    def _decide(self, fact: Fact) -> tuple[Draft, Outcome, UsageMap]:
+    def _decide(self, fact: Fact, *, alone: bool) -> tuple[Draft, Outcome, UsageMap]:
         usage = self.hall.observe()
         draft = self.ledger.draft()
         fact(draft, usage)
         outcome = Outcome()
-        if self.volatile.closing is None:
+        if alone:
+            outcome.look_again(self.clock.monotonic() + deadlines.LOOK_AGAIN_S)
+        elif self.volatile.closing is None:
             outcome = room.schedule(draft, self.observed(draft.state, usage))
         return draft, outcome, usage
 

@@ -224,8 +224,10 @@ def _ending(registry: Registry, number: int, fact: Fact) -> None:
     """Settle a fact that may release a run; one that lost its port gets its waiters a new run."""
     run = registry.state.runs[number]
     tries = registry.volatile.port_tries
+    retried: list[int] = []
 
     def with_retry(draft: Draft, usage: UsageMap) -> None:
+        retried.clear()
         fact(draft, usage)
         for entry in tuple(draft.entries):
             event = entry.event
@@ -234,11 +236,14 @@ def _ending(registry: Registry, number: int, fact: Fact) -> None:
             wanted = registry.desk.waiting(number) and registry.volatile.closing is None
             free = draft.state.models[event.model].run is None
             if wanted and free and tries.get(event.model, 0) < PORT_TRIES - 1:
-                decide.begin(draft, event.model, run.requested_by, entry.seq)
+                again = decide.begin(draft, event.model, run.requested_by, entry.seq)
+                retried.append(again.run)
 
     def then() -> None:
-        if number not in registry.state.runs and run.fail_stage == "port":
+        if retried:
             tries[run.model] = tries.get(run.model, 0) + 1
+        elif number not in registry.state.runs:
+            tries.pop(run.model, None)
 
     registry.settle(with_retry, must=False, then=then)
 

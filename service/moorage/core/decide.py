@@ -91,13 +91,19 @@ def _pin_as_told(draft: Draft, spec: ModelSpec, old: Model | None, cause: int) -
         draft.emit(event(model=spec.name), cause)
 
 
-def outdated(draft: Draft, model: Model, old: Model | None) -> Run | None:
-    """Return the run that was made from a spec the model no longer has."""
-    run = draft.state.runs.get(model.run or 0)
-    if run is None or old is None or (run.stage is Stage.QUEUED and run.path is None):
-        return None  # what queues without fetched files takes the spec it finds when it reserves
-    same = run.spec_hash == model.spec_hash and old.secrets_hash == model.secrets_hash
-    return None if same else run
+def outdated(draft: Draft, model: Model, old: Model | None) -> list[Run]:
+    """Return the runs that were made from a spec the model no longer has."""
+    if old is None:
+        return []
+    runs = [draft.state.runs[run] for run in (model.run, model.next_run) if run is not None]
+    secrets = old.secrets_hash != model.secrets_hash
+    return [
+        run
+        for run in runs
+        # What queues without fetched files takes the spec it finds when it reserves.
+        if not (run.stage is Stage.QUEUED and run.path is None)
+        and (secrets or run.spec_hash != model.spec_hash)
+    ]
 
 
 def pin(draft: Draft, name: str, *, pinned: bool) -> bool:
@@ -133,8 +139,9 @@ def remove(draft: Draft, name: str, *, force: bool, leases: int) -> int | None:
     model = resolve(draft, name)
     if model.next_run is not None:
         cancel(draft, model.next_run, "remove")
-    if model.run is not None:
-        stop(draft, model.run, "remove", force=force, leases=leases)
+    if model.run is not None and not stop(draft, model.run, "remove", force=force, leases=leases):
+        run = draft.state.runs[model.run]  # it is being stopped already, for another reason
+        _stopping(draft, run, "remove", stage=run.fail_stage, error=run.error)
     if model.name in draft.state.models and draft.state.models[model.name].run is None:
         draft.emit(ev.ModelRemoved(model=model.name, reason="operator"))
     return model.run if model.name in draft.state.models else None
@@ -574,10 +581,10 @@ def _release_when_over(draft: Draft, number: int) -> None:
 
 
 def _outcome(run: Run) -> str:
-    if run.reason in ("exited", "failed", "unhealthy"):
-        return f"failed: {run.fail_stage}"
     if run.reason == "recovery":
         return "lost"
+    if run.fail_stage:
+        return f"failed: {run.fail_stage}"
     return "ok" if run.ready_at else "cancelled"
 
 

@@ -230,7 +230,10 @@ class _Pass:
             real, virtual = real - need, virtual - need
 
     def _fitting(self) -> list[int]:
-        """Return the queue without those that have to wait for their model's former run."""
+        """Return the queue, without those that have to wait for their model's former run.
+
+        Those that nobody asked for come last.
+        """
         fitting: list[int] = []
         for number in self.state.queue:
             name = self.state.runs[number].model
@@ -240,7 +243,8 @@ class _Pass:
                 fitting.append(number)
             else:
                 self._refuse(self.state.runs[number], "room", who_holds(self.state))
-        return fitting
+        # Else one that may evict nobody would take the room that was made for another.
+        return sorted(fitting, key=lambda number: number in self.observed.immobile)
 
     def _refuse(self, run: Run, why: Literal["room", "ports"], holders: tuple[str, ...]) -> None:
         held = ", ".join(holders) or "the limits alone"
