@@ -229,8 +229,8 @@ class ModelUnavailableError(MoorageError):
 class LoadError(MoorageError):
     """A run ended before it was ready.
 
-    `stage` is one of `fetch`, `prepare`, `launch`, `port`, `load`, `ready`, `exit`; `code` and
-    `signal` are those of the server's exit where it is known; `log_tail` its last lines.
+    `stage` is one of `fetch`, `prepare`, `log`, `launch`, `port`, `load`, `ready`, `exit`; `code`
+    and `signal` are those of the server's exit where it is known; `log_tail` its last lines.
     """
 
     def __init__(

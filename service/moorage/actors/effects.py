@@ -35,8 +35,8 @@ RETRY_STOP_S = 5.0
 RETRY_MAX_S = 60.0
 RESTART = "restart"
 """Who asked for a run that nobody asked for."""
-PORT_RESTART_S = 1.0
-"""Until such a run is begun again that lost its port to a stranger."""
+UNCOUNTED_RESTART_S = 1.0
+"""Until such a run is begun again that failed through no fault of its own."""
 ADOPT_S = 30.0
 """A run that was ready when its owner ended has to answer again within this."""
 
@@ -342,6 +342,7 @@ def _restart_later(registry: Registry, event: ev.RunAbandoned | ev.RunReleased, 
     if model.spec.restart != "always" or not crashed or model.status in ("held", "failed"):
         return
     if model.run is None:
-        pause_s = PORT_RESTART_S if event.outcome == "failed: port" else 0.0
+        uncounted = event.outcome.removeprefix("failed: ") in decide.UNCOUNTED
+        pause_s = UNCOUNTED_RESTART_S if uncounted else 0.0
         wait_s = max(pause_s, decide.wait_s(model, registry.clock.now()))
         registry.volatile.restarts[name] = registry.clock.monotonic() + wait_s

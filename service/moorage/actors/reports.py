@@ -79,7 +79,7 @@ def _fetched(registry: Registry, message: msg.FetchDone) -> None:
 
 
 def _prepared(registry: Registry, message: msg.PrepareDone) -> None:
-    problem = message.problem
+    stage, problem = "prepare", message.problem
     if message.plan is not None:
         nonce = registry.new_nonce()
         try:
@@ -90,11 +90,11 @@ def _prepared(registry: Registry, message: msg.PrepareDone) -> None:
                 must=True,
             )
         except LogUnavailableError as error:
-            problem = str(error)
+            stage, problem = "log", str(error)
         else:
             return
     registry.settle(
-        lambda draft, _: decide.not_spawned(draft, message.run, "prepare", problem), must=False
+        lambda draft, _: decide.not_spawned(draft, message.run, stage, problem), must=False
     )
 
 
