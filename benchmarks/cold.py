@@ -7,7 +7,6 @@ until it answers. Both sides alternate; medians count. The target is 10 ms.
 from __future__ import annotations
 
 import os
-import socket
 import statistics
 import subprocess
 import time
@@ -48,7 +47,7 @@ def by_hand(plan: LaunchPlan, env: Mapping[str, str], port: int, output: Path) -
             start_new_session=True,
         )
     try:
-        while not healthy(port, plan.health_path):
+        while not common.healthy(port, plan.health_path):
             if time.perf_counter() - started > _LIMIT_S or process.poll() is not None:
                 raise RuntimeError(f"{plan.argv[0]} did not become ready: {output.read_text()}")
             time.sleep(_POLL_S)  # noqa: TID251  the measured polling itself
@@ -56,16 +55,6 @@ def by_hand(plan: LaunchPlan, env: Mapping[str, str], port: int, output: Path) -
     finally:
         process.kill()
         process.wait()
-
-
-def healthy(port: int, path: str) -> bool:
-    try:
-        with socket.create_connection((LOOPBACK, port), timeout=_LIMIT_S) as asking:
-            request = f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nConnection: close\r\n\r\n"
-            asking.sendall(request.encode())
-            return asking.recv(256).startswith(b"HTTP/1.1 200")
-    except OSError:
-        return False
 
 
 def by_lease(service: ModelService, name: str) -> float:
@@ -76,12 +65,6 @@ def by_lease(service: ModelService, name: str) -> float:
     return elapsed
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
 def compare(kind: str, spec: ModelSpec, folder: Path, times: int) -> dict[str, Any]:
     backend = InstalledBackends().get(spec.backend)
     ours: list[float] = []
@@ -90,7 +73,7 @@ def compare(kind: str, spec: ModelSpec, folder: Path, times: int) -> dict[str, A
         by_lease(service, spec.name)  # the folder of its logs, imports, caches
         for _ in range(times):
             ours.append(by_lease(service, spec.name))
-            port = free_port()
+            port = common.free_port()
             order = PlanRequest(spec=spec, path=spec.path, host=LOOPBACK, ports=(port,))
             alone.append(by_hand(backend.plan(order), spec.env, port, folder / "server.log"))
     lease, own = common.spread(ours, 1e3), common.spread(alone, 1e3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import statistics
 import sys
 import tempfile
@@ -14,9 +15,12 @@ from typing import Any
 
 from moorage import ModelService, ModelSpec
 from moorage.gguf import write_tiny
+from moorage.protocols import LOOPBACK
 
 # The load and the choice of servers are the soak's.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+ANSWER_S = 30.0
 
 Results = Mapping[str, Any]
 
@@ -83,6 +87,27 @@ def trivial(name: str, *arguments_: str, **fields: Any) -> ModelSpec:
         health_path="/",
         **fields,
     )
+
+
+def free_port() -> int:
+    """Return a port that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def healthy(port: int, path: str) -> bool:
+    """Tell whether a server answers with 200 now. Cheap, as it takes time from that server."""
+    with socket.socket() as asking:
+        asking.settimeout(ANSWER_S)
+        if asking.connect_ex((LOOPBACK, port)):
+            return False
+        request = f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}\r\nConnection: close\r\n\r\n"
+        try:
+            asking.sendall(request.encode())
+            return asking.recv(256).startswith(b"HTTP/1.1 200")
+        except OSError:
+            return False
 
 
 @contextmanager

@@ -9,12 +9,12 @@ import json
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moorage import Lease, ModelService, ModelSpec
+from moorage import ModelService, ModelSpec
 from moorage.backends.llama import cpu_flags
 
 MODELS = ("amber", "birch", "cedar", "dogwood")
@@ -25,7 +25,6 @@ SETTINGS: Mapping[str, Any] = {"ctx_size": 256, "threads": 1, "parallel": 1}
 KINDS = ("xllamacpp", "binary")
 # What the packaged binary needs for the tiny model, whose weights are floats.
 _BINARY_NEEDS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
-_BODY = json.dumps({"prompt": "a", "n_predict": 1, "cache_prompt": False})
 _HEADERS = {"Content-Type": "application/json", "Connection": "close"}
 
 
@@ -67,11 +66,12 @@ def specs(model: Path, fields: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
     )
 
 
-def complete(lease: Lease) -> None:
+def complete(port: int, model: str) -> None:
     """Have one token completed. Raises when the answer is anything but that."""
-    connection = http.client.HTTPConnection("127.0.0.1", lease.port, timeout=HTTP_LIMIT_S)
+    request = {"model": model, "prompt": "a", "n_predict": 1, "cache_prompt": False}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HTTP_LIMIT_S)
     try:
-        connection.request("POST", "/completion", _BODY, _HEADERS)
+        connection.request("POST", "/completion", json.dumps(request), _HEADERS)
         answer = connection.getresponse()
         body = answer.read()
     finally:
@@ -80,16 +80,27 @@ def complete(lease: Lease) -> None:
         raise RuntimeError(f"HTTP {answer.status}: {body[:200]!r}")
 
 
-def run(service: ModelService, *, seconds: float, clients: int = 2, seed: int = 1) -> Tally:
-    """Let the clients go round for some seconds, without retries."""
+def run(service: ModelService, *, seconds: float) -> Tally:
+    """Let the clients lease, complete and release for some seconds, without retries."""
+
+    def ask(name: str) -> None:
+        with service.lease(name, LEASE_LIMIT_S) as lease:
+            complete(lease.port, name)
+
+    return run_clients(ask, seconds=seconds)
+
+
+def run_clients(
+    ask: Callable[[str], None], *, seconds: float, clients: int = 2, seed: int = 1
+) -> Tally:
+    """Let each client ask for one random model after another."""
     tally = Tally()
     started = time.monotonic()
     until = started + seconds
+    chances = [random.Random(f"{seed}-{index}") for index in range(clients)]
     threads = [
-        threading.Thread(
-            target=_client, args=(service, random.Random(f"{seed}-{i}"), until, tally), daemon=True
-        )
-        for i in range(clients)
+        threading.Thread(target=_client, args=(ask, chance, until, tally), daemon=True)
+        for chance in chances
     ]
     for thread in threads:
         thread.start()
@@ -101,12 +112,11 @@ def run(service: ModelService, *, seconds: float, clients: int = 2, seed: int = 
     return tally
 
 
-def _client(service: ModelService, chance: random.Random, until: float, tally: Tally) -> None:
+def _client(ask: Callable[[str], None], chance: random.Random, until: float, tally: Tally) -> None:
     while (began := time.monotonic()) < until:
         name = chance.choice(MODELS)
         try:
-            with service.lease(name, LEASE_LIMIT_S) as lease:
-                complete(lease)
+            ask(name)
         except Exception as error:  # noqa: BLE001  the soak is about failures of any kind
             tally.failures.append(f"{name}: {type(error).__name__}: {error}")
         else:
