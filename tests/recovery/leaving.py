@@ -1,0 +1,108 @@
+"""Owners that are killed and leave servers behind, for others to find."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import textwrap
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from moorage import ModelService
+from moorage.core.events import Event
+from moorage.core.state import Run
+from moorage.log.reader import LogReader
+from support.services import LIMIT_S, state_of
+
+PRELUDE = """
+import os, signal, sys, threading
+from pathlib import Path
+from moorage import *
+from support.services import Seen, server, settle, state_of
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+def open_(**options):
+    options = {"ports": range(first, first + 100), "max_loaded": 4} | options
+    return ModelService.open(folder, **options)
+"""
+
+
+def left_behind(folder: Path, pool: range, script: str, *arguments: object) -> str:
+    """Run the prelude and the script as an owner that is killed at its end; return what it said.
+
+    It is forked, for the time that starting Python takes: no service may be open here meanwhile.
+    """
+    text = f"{PRELUDE}\n{textwrap.dedent(script)}\ndie()\n"
+    names = {"folder": folder, "first": pool[0], "arguments": [str(each) for each in arguments]}
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _be_owner(text, names, writer)
+    os.close(writer)
+    try:
+        said = _hear(reader)
+    finally:
+        os.kill(child, signal.SIGKILL)  # long gone, unless it hangs
+        status = os.waitpid(child, 0)[1]
+        os.close(reader)
+    assert "Traceback" not in said, said
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, said
+    return said
+
+
+def _be_owner(text: str, names: dict[str, Any], writer: int) -> NoReturn:
+    """Never returns into the tests, whatever happens."""
+    try:
+        sys.stdout = os.fdopen(writer, "w", buffering=1)
+        exec(text, names)
+    except BaseException:  # noqa: BLE001  told to the parent
+        traceback.print_exc(file=sys.stdout)
+    finally:
+        os._exit(70)
+
+
+def _hear(reader: int) -> str:
+    said, deadline = b"", time.monotonic() + LIMIT_S
+    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        some = os.read(reader, 65536)
+        if not some:
+            return said.decode()
+        said += some
+    raise AssertionError(f"the owner hangs; it said {said.decode()!r}")
+
+
+def events_of(folder: Path, kind: str = "", **facts: Any) -> list[Event]:
+    """Return the durable events of a log that have this kind and these facts."""
+    with LogReader(folder) as reader:
+        return [
+            entry.event
+            for entry in reader.read()
+            if entry.event.kind.startswith(kind)
+            and all(getattr(entry.event, name) == value for name, value in facts.items())
+        ]
+
+
+def run_of(service: ModelService, model: str) -> Run | None:
+    """Return the run a model has now."""
+    state = state_of(service)
+    return state.runs.get(state.models[model].run or 0)
+
+
+def serves(service: ModelService, model: str) -> Callable[[], bool]:
+    """Return whether a model is lent without waiting."""
+    return lambda: service._hall.table.get(model) is not None
+
+
+def alive(pid: int | None) -> bool:
+    """Tell whether a process is there and no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in (b"Z", b"X")
