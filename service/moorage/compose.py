@@ -20,7 +20,6 @@ from pykka import ActorRef
 
 from moorage.actors import messages as msg
 from moorage.actors.desk import Desk
-from moorage.actors.effects import process_of
 from moorage.actors.hall import Hall
 from moorage.actors.ledger import Ledger
 from moorage.actors.model import KILL_WAIT_S, World
@@ -29,9 +28,9 @@ from moorage.actors.shells import Directory, RegistryActor
 from moorage.actors.threads import Threads, ThreadWorker
 from moorage.actors.tickets import Ticket, wait
 from moorage.backends import InstalledBackends
-from moorage.core.audit import SPAWNED, Finding, Seen, WorldView
+from moorage.core.audit import Finding, WorldView
 from moorage.core.events import Entry, LogCreated, ServiceOpened
-from moorage.core.state import Ranges, Run, State
+from moorage.core.state import Ranges, State
 from moorage.errors import (
     ForkedError,
     MoorageError,
@@ -50,11 +49,11 @@ from moorage.protocols import (
     ExitStatus,
     Fetcher,
     FoundProcess,
-    Listener,
     Ports,
     Processes,
     RunProcess,
 )
+from moorage.world import view
 from moorage.world.clock import SystemClock, ThreadAlarm
 from moorage.world.ports import LocalPorts
 from moorage.world.processes import LocalProcesses
@@ -215,30 +214,14 @@ class Runtime:
         )
         created = LogCreated(log_id=self.log.log_id, program=program)
         state = self.registry.state
-        message = msg.Open(ticket, opened, created, self._strays(state), self._survivors(state))
+        message = msg.Open(
+            ticket, opened, created, self._strays(state), view.survivors(state, self._processes)
+        )
         wait(ticket, lambda: self.ask(message), timeout_s, self.left)
 
     def look(self) -> WorldView:
         """Return what can be seen of the world, to be held against the state."""
-        state = self.registry.state
-        processes = tuple(
-            Seen(found.pid, found.run, found.nonce, found.command)
-            for found in self._processes.find(self.log.log_id)
-        )
-        strangers: dict[int, tuple[int | None, str]] = {}
-        for port in (*state.free, *state.held):
-            run = state.runs.get(state.held.get(port, 0))
-            found = self._stranger(state, run, port)
-            if found is not None:
-                strangers[port] = (found.pid, found.command)
-        return WorldView(living=self._survivors(state), processes=processes, strangers=strangers)
-
-    def _stranger(self, state: State, run: Run | None, port: int) -> Listener | None:
-        if run is None:
-            return self._ports.stranger(port)
-        if port != run.ports[0] or run.stage not in SPAWNED:
-            return None
-        return self._ports.lost(process_of(state, run))
+        return view.look(self.registry.state, self._processes, self._ports)
 
     def fix(self, finding: Finding) -> None:
         """Begin what would fix a finding; it is decided and recorded like anything else."""
@@ -255,14 +238,6 @@ class Runtime:
             found
             for found in self._processes.find(self.log.log_id)
             if found.run not in state.runs or state.runs[found.run].nonce != found.nonce
-        )
-
-    def _survivors(self, state: State) -> frozenset[int]:
-        """Return the open runs whose leader lives."""
-        return frozenset(
-            run.run
-            for run in state.runs.values()
-            if run.pid is not None and self._processes.lives(process_of(state, run))
         )
 
     def _reap(self, found: FoundProcess) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hmac
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +20,8 @@ from moorage.core.state import Ranges, expand
 from moorage.errors import ConfigurationError, NameClashError, QueueFullError, UnknownModelError
 from moorage.feed import Callback, Subscription
 from moorage.log.backup import backup
+from moorage.log.files import StateFiles
+from moorage.log.head import read_cuts
 from moorage.log.reader import LogReader
 from moorage.log.verify import flaws
 from moorage.protocols import Backends
@@ -37,6 +38,8 @@ CLOSE_S = 30.0
 DRAIN_S = 5.0
 """At close, leases are waited for this long, then they are lost."""
 RETRY_AFTER_S = 1.0
+GRACE_S = 0.5
+"""The registry answers at a ticket's deadline and says why; without it the caller does, later."""
 
 
 class Face:
@@ -169,14 +172,17 @@ class Face:
         with LogReader(self._state) as reader:
             chain = tuple((flaw.seq, flaw.problem) for flaw in flaws(reader))
         before = self._runtime.registry.state
-        world = dataclasses.replace(self._runtime.look(), chain=chain)
-        found = audit(self._runtime.registry.state, world)
+        world = self._runtime.look()
+        cuts = read_cuts(StateFiles(self._state).cuts)
+        found = audit(self._runtime.registry.state, world, chain=chain, cuts=cuts)
         # What changed while we looked was not seen as it is.
         return (
             found
             if before.seq == self._runtime.registry.state.seq
             else tuple(
-                finding for finding in found if finding.kind in ("broken-chain", "quarantine")
+                finding
+                for finding in found
+                if finding.kind in ("broken-chain", "cut-log", "quarantine")
             )
         )
 
@@ -190,7 +196,12 @@ class Face:
     def _call(self, message: msg.FromCaller, timeout_s: float) -> Any:
         check.seconds("timeout_s", timeout_s)
         ticket: Ticket[Any] = message.ticket
-        return wait(ticket, lambda: self._ask(message), timeout_s, self._left)
+        return wait(ticket, lambda: self._ask(message), patience(message, timeout_s), self._left)
+
+
+def patience(message: msg.FromCaller, timeout_s: float) -> float:
+    """Return how long a caller waits for the registry."""
+    return timeout_s + GRACE_S if isinstance(message, msg.Want) else timeout_s
 
 
 def check_specs(specs: Sequence[ModelSpec], backends: Backends) -> None:

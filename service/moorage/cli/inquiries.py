@@ -48,6 +48,19 @@ def register(commands: Any, add: Add, add_state: Callable[[Any], None]) -> None:
     )
     add_state(why)
     why.add_argument("what", metavar="SEQ|MODEL", help="an event's number, or a name or alias")
+    audit = add(
+        commands,
+        "audit",
+        _audit,
+        help_text="Hold the log against processes and ports",
+        more="1: something does not agree. Beside a live service it only looks.",
+    )
+    add_state(audit)
+    audit.add_argument(
+        "--fix",
+        action="store_true",
+        help="do what each finding says, when no service owns the state; live servers go on",
+    )
 
 
 # Each command is imported when it runs: `moorage --help` needs no database.
@@ -63,3 +76,9 @@ def _why(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
     from moorage.cli import why  # noqa: PLC0415
 
     return why.run(options, console)
+
+
+def _audit(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import audit  # noqa: PLC0415
+
+    return audit.run(options, console)

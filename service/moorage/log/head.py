@@ -62,6 +62,14 @@ def read_head(path: Path) -> Head | None:
     return Head(int(seq), digest.decode("ascii", errors="replace"))
 
 
+def read_cuts(path: Path) -> tuple[str, ...]:
+    """Return the lines that `note_cut` added, () when there are none."""
+    try:
+        return tuple(path.read_text(encoding="ascii", errors="replace").splitlines())
+    except FileNotFoundError:
+        return ()
+
+
 def note_cut(path: Path, expected: Head, found: Head) -> None:
     """Add a line that the database no longer has the head it had; the log goes on from `found`."""
     at = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

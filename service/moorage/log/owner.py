@@ -19,6 +19,7 @@ from moorage.log.files import StateFiles
 from moorage.log.lock import read_owner
 
 _KERNEL_LOCKS = Path("/proc/locks")
+_KERNEL_SOCKETS = Path("/proc/net/unix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,15 @@ def look_for_owner(database: Path) -> Owner:
     if held or (not status.st_size and held is not None):
         return Owner(held, read_owner(lock) if status.st_size else "")
     return Owner(_process_alive(named, held), read_owner(lock) if named else "")
+
+
+def is_claimed(log_id: str) -> bool:
+    """Return whether somebody on this host owns the log, be it through another copy of it."""
+    try:
+        sockets = _KERNEL_SOCKETS.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return any(line.endswith(f"@moorage-{log_id}") for line in sockets.splitlines())
 
 
 def _named(lock: Path) -> dict[str, Any]:

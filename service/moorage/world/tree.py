@@ -63,19 +63,19 @@ class Tree:
         Session, group and descendants prove nothing once the leader is gone, so this is called
         while it lives, and once more before its pid is given up.
         """
-        return self._near(list(self._system.pids()), self._protected())
+        return self._near(list(self._system.pids()), protected(self._system))
 
     def scan(self) -> Scan:
         """Look at every process there is."""
-        pids, protected = list(self._system.pids()), self._protected()
-        members = self._near(pids, protected)
+        pids, spared = list(self._system.pids()), protected(self._system)
+        members = self._near(pids, spared)
         for pid in pids:
-            if pid not in members and pid not in protected and self._token in self._chain(pid):
+            if pid not in members and pid not in spared and self._token in self._chain(pid):
                 members |= self._confirm(pid)
-        members |= self._descendants(members, protected)
+        members |= self._descendants(members, spared)
         with self._lock:
             self._known |= members
-        return Scan(members, tuple(self._unproven(pids, members.keys() | protected)))
+        return Scan(members, tuple(self._unproven(pids, members.keys() | spared)))
 
     def peak_bytes(self, members: Iterable[int] | None = None) -> int | None:
         """Return the largest sum of its members' peaks seen until now.
@@ -167,11 +167,13 @@ class Tree:
         stat = self._system.stat(pid)
         return stat if stat and stat.start_ticks == start_ticks and stat.alive else None
 
-    def _protected(self) -> set[int]:
-        pids: set[int] = set()
-        pid = os.getpid()
-        while pid > 0 and pid not in pids:
-            pids.add(pid)
-            stat = self._system.stat(pid)
-            pid = stat.parent if stat is not None else 0
-        return pids
+
+def protected(system: System) -> set[int]:
+    """Return ourselves and our ancestors, which are never part of a tree that is stopped."""
+    pids: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in pids:
+        pids.add(pid)
+        stat = system.stat(pid)
+        pid = stat.parent if stat is not None else 0
+    return pids
