@@ -10,7 +10,6 @@ from actors.conftest import Open
 from moorage import (
     LoadError,
     ModelHeldError,
-    ModelService,
     ModelUnavailableError,
     ServiceFailedError,
     StopFailedError,
@@ -634,15 +633,3 @@ def test_a_replayed_log_is_the_live_state(bench: Open) -> None:
 
     assert replay(b.entries()) == live
     assert {run.stage for run in live.runs.values()} == {Stage.READY}
-
-
-def test_a_service_on_the_real_log_and_fakes_keeps_its_events(tmp_path: object) -> None:
-    from moorage.testing import fake_parts  # noqa: PLC0415
-
-    with ModelService.open(str(tmp_path), parts=fake_parts(), ports=range(18000, 18002)) as service:
-        service.define(spec("a"))
-        service.lease("a").release()
-        kinds = [entry.event.kind for entry in service.events()]
-
-    assert kinds.count("run.ready") == 1
-    assert issubclass(Bench, object)
