@@ -15,15 +15,12 @@ from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, leave
 from moorage.core.audit import Finding
 from moorage.errors import WaitTimeoutError
-from moorage.face import CALL_S, LEASE_S, START_S, STOP_S, Face, joint
+from moorage.face import CALL_S, LEASE_S, START_S, STOP_S, Face, joint, patience
 from moorage.spec import ModelSpec
 from moorage.status import ModelStatus
 
 T = TypeVar("T")
 L = TypeVar("L", Lease, JointLease)
-
-GRACE_S = 1.0
-"""The registry answers at a ticket's deadline; this much later the caller stops waiting for it."""
 
 
 async def answer(
@@ -40,7 +37,7 @@ async def answer(
     try:
         heard = _hear(ticket)
         ask()
-        async with asyncio.timeout(timeout_s + GRACE_S):
+        async with asyncio.timeout(timeout_s):
             await heard
         return ticket.result()
     except BaseException as error:
@@ -188,4 +185,5 @@ class AsyncFace(Face):
     async def _acall(self, message: msg.FromCaller, timeout_s: float) -> Any:
         check.seconds("timeout_s", timeout_s)
         ticket: Ticket[Any] = message.ticket
-        return await answer(ticket, lambda: self._ask(message), timeout_s, self._left)
+        waits_s = patience(message, timeout_s)
+        return await answer(ticket, lambda: self._ask(message), waits_s, self._left)
