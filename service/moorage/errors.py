@@ -43,6 +43,14 @@ class NameClashError(ConfigurationError):
         self.owner = owner
 
 
+class QueryError(MoorageError, ValueError):
+    """A question in SQL is wrong, would write, or takes too long; `problem` says which."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the query cannot be answered: {problem}")
+        self.problem = problem
+
+
 # --- the state folder and its log ---
 
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from moorage.cli import main
 from moorage.core.events import Entry
 from moorage.log.files import StateFiles
 from moorage.log.sqlite import SqliteLog
 from support.history import History
+
+
+class Ran(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
 
 
 def write(state: Path, entries: Iterable[Entry]) -> Path:
@@ -34,3 +45,15 @@ def database(state: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(StateFiles(state).database)) as connection:
         connection.row_factory = sqlite3.Row
         yield connection
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command in this process."""
+    monkeypatch.delenv("MOORAGE_STATE", raising=False)
+
+    def run_it(*arguments: object) -> Ran:
+        status = main([str(argument) for argument in arguments])
+        return Ran(status, *capsys.readouterr())
+
+    return run_it

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from moorage.cli import inquiries, source
+from moorage.cli import answers, inquiries, source
 from moorage.cli.console import Console
 from moorage.errors import MoorageError
 from moorage.protocols import Flag
@@ -51,6 +51,7 @@ def build() -> argparse.ArgumentParser:
     _add_logs(commands)
     _add_events(commands)
     inquiries.register(commands, _add, _add_state)
+    answers.register(commands, _add, _add_state)
     _add_db(commands)
     return parser
 

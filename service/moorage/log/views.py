@@ -10,6 +10,8 @@ from typing import Final
 from moorage.log.runviews import EVICTIONS, LOADS, RUNS
 from moorage.log.view import View
 
+_SAID_ALIVE: Final = "CASE WHEN c.seq IS NOT NULL THEN 0 END AS alive"
+
 OWNER: Final = View(
     name="owner",
     says="One row: who opened the log last, and whether that service is still there.",
@@ -252,3 +254,15 @@ WHERE r.stage <> 'ended'
 
 ALL: Final = (OWNER, RUNS, MODELS, PORTS, LEAKS, EVICTIONS, LOADS)
 """In the order in which they can be made."""
+
+
+def temporary(*, alive: bool | None) -> tuple[str, ...]:
+    """Return the statements that make all views in the TEMP schema.
+
+    There they hide those of the file, which may be an older program's, or not there. `alive` is
+    what was seen of the log's owner.
+    """
+    made = [view.create(temporary=True) for view in ALL]
+    if alive is not None:
+        made[0] = made[0].replace(_SAID_ALIVE, f"{int(alive)} AS alive")
+    return tuple(made)
