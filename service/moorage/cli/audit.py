@@ -56,7 +56,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def _audit(reader: LogReader, console: Console) -> Report:
     database = Path(reader.path)
     owner = look_for_owner(database)
-    cuts = read_cuts(StateFiles(database.parent).cuts)
+    files = StateFiles(database.parent)
+    cuts = read_cuts(files.cuts) if database == files.database else ()
     console.progress("checking the log ...")
     chain = [(flaw.seq, flaw.problem) for flaw in flaws(reader)]
     try:

@@ -61,6 +61,14 @@ def register(commands: Any, add: Add, add_state: Callable[[Any], None]) -> None:
         action="store_true",
         help="do what each finding says, when no service owns the state; live servers go on",
     )
+    verify = add(
+        commands,
+        "verify",
+        _verify,
+        help_text="Check that a log is whole and adds up",
+        more="Every hash, every fold, every invariant after every event. 1: a flaw.",
+    )
+    add_state(verify)
 
 
 # Each command is imported when it runs: `moorage --help` needs no database.
@@ -82,3 +90,9 @@ def _audit(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
     from moorage.cli import audit  # noqa: PLC0415
 
     return audit.run(options, console)
+
+
+def _verify(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import verify  # noqa: PLC0415
+
+    return verify.run(options, console)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from moorage.core.lifecycle import HOLDING, Stage
+from moorage.core.fold import FoldError
+from moorage.core.lifecycle import HOLDING, LifecycleError, Stage
 from moorage.core.room import room_left
 from moorage.core.state import State, expand
 
 
 class InvariantError(Exception):
     """A state contradicts itself. Never caught to go on: the registry stops."""
+
+
+CONTRADICTIONS = (FoldError, LifecycleError, LookupError, TypeError, ValueError, AttributeError)
+"""What folding raises for an entry that does not fit, be it for data of the wrong shape."""
 
 
 def violations(state: State) -> tuple[str, ...]:
@@ -39,9 +44,25 @@ def _ports(state: State) -> Iterator[str]:
         for port in run.ports:
             if state.held.get(port) != run.run:
                 yield f"port {port} of run {run.run} is not held by it"
+    yield from _pool(state)
+
+
+def _pool(state: State) -> Iterator[str]:
+    """Look at every port only when there are too many or too few: this is asked at each entry."""
+    size = sum(last - first + 1 for first, last in state.pool)
+    inside = sum(_in_pool(state, port) for port in state.held)
+    if len(state.free) + inside == size:
+        return
     for port in expand(state.pool):
         if port not in state.free and port not in state.held:
             yield f"port {port} of the pool is lost"
+    for port in state.free:
+        if not _in_pool(state, port):
+            yield f"port {port} is free and not of the pool"
+
+
+def _in_pool(state: State, port: int) -> bool:
+    return any(first <= port <= last for first, last in state.pool)
 
 
 def _models(state: State) -> Iterator[str]:

@@ -1,17 +1,25 @@
-"""Whether a log is whole: every row where it belongs, unchanged, and none cut from its end."""
+"""Whether a log is whole: every row in its place, unchanged, none cut off, and sound."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from moorage.core import chain
+from moorage.core.events import Entry
+from moorage.core.fold import FOLD_VERSION, apply
+from moorage.core.invariants import CONTRADICTIONS, violations
+from moorage.core.snapshot import state_to_data
+from moorage.core.state import State
 from moorage.errors import CorruptLogError
 from moorage.log.files import StateFiles
-from moorage.log.head import read_head
+from moorage.log.head import Head, read_head
 from moorage.log.reader import LogReader
-from moorage.log.rows import to_entry
+from moorage.log.rows import Row, to_entry, to_json
+from moorage.protocols import Snapshot
+
+_TELL_ROWS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,31 +30,90 @@ class Flaw:
     problem: str
 
 
-def flaws(reader: LogReader) -> Iterator[Flaw]:
+def flaws(
+    reader: LogReader, *, refold: bool = False, tell: Callable[[int], None] | None = None
+) -> Iterator[Flaw]:
     """Yield every flaw, in order; nothing when the log is whole.
 
     After a changed row the check goes on from the hash that row says, so that each change is
-    named once.
+    named once. `refold` also folds the rows: none contradicts those before it, every invariant
+    holds after each, and snapshots are what the rows add up to. `tell` is given the seq reached,
+    now and then.
     """
-    path = Path(reader.path)
     # Read first: it may be behind the rows when they are read, never ahead of them.
-    head = read_head(StateFiles(path.parent).head)
+    head = head_beside(reader)
+    folding = _Refold(reader) if refold else None
     previous, seq, at_head = chain.genesis(reader.log_id), 0, ""
     for row in reader.rows():
-        if row.seq != seq + 1:
-            yield Flaw(seq + 1, f"is missing; row {row.seq} follows row {seq}")
-        elif chain.link(previous, row[:-1]) != row.hash:
-            yield Flaw(row.seq, "was changed, or the row before it was: its hash does not fit")
-        if row.cause is not None and row.cause >= row.seq:
-            yield Flaw(row.seq, f"names a later row, {row.cause}, as its cause")
+        yield from _misplaced(row, previous, seq)
         try:
-            to_entry(row, path)
+            entry = to_entry(row, reader.path)
         except CorruptLogError as error:
-            yield Flaw(row.seq, f"cannot be understood: {error}")
+            yield Flaw(row.seq, f"cannot be understood: {error.problem}")
+            folding = None
+        else:
+            yield from folding.add(entry) if folding is not None else ()
         previous, seq = row.hash, row.seq
         if head is not None and row.seq == head.seq:
             at_head = row.hash
+        if tell is not None and seq % _TELL_ROWS == 0:
+            tell(seq)
+    yield from _cut(head, seq, at_head)
+
+
+def head_beside(reader: LogReader) -> Head | None:
+    """Return the head kept beside the database of a state folder; a copy has none."""
+    files = StateFiles(Path(reader.path).parent)
+    return read_head(files.head) if Path(reader.path) == files.database else None
+
+
+def _misplaced(row: Row, previous: str, seq: int) -> Iterator[Flaw]:
+    if row.seq != seq + 1:
+        yield Flaw(seq + 1, f"is missing; row {row.seq} follows row {seq}")
+    elif chain.link(previous, row[:-1]) != row.hash:
+        yield Flaw(row.seq, "was changed, or the row before it was: its hash does not fit")
+    if row.cause is not None and row.cause >= row.seq:
+        yield Flaw(row.seq, f"names a later row, {row.cause}, as its cause")
+
+
+def _cut(head: Head | None, seq: int, at_head: str) -> Iterator[Flaw]:
     if head is not None and head.seq > seq:
         yield Flaw(seq + 1, f"is missing: the log was cut, it once ended at row {head.seq}")
     elif head is not None and head.seq and at_head != head.hash:
         yield Flaw(head.seq, "differs from the one that was written there")
+
+
+class _Refold:
+    """Folds the rows again, as far as they go together."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._state: State | None = State()
+        self._snapshots = {snapshot.seq: snapshot for snapshot in _snapshots(reader)}
+
+    def add(self, entry: Entry) -> Iterator[Flaw]:
+        state = self._state
+        if state is None:
+            return
+        try:
+            apply(state, entry)
+            broken = violations(state)
+        except CONTRADICTIONS as error:
+            why = str(error) or type(error).__name__
+            yield Flaw(entry.seq, f"contradicts the rows before it: {why}")
+            self._state = None
+            return
+        for problem in broken:
+            yield Flaw(entry.seq, f"breaks an invariant: {problem}")
+        if broken:
+            self._state = None  # each row after it would say the same
+        snapshot = self._snapshots.get(entry.seq)
+        if snapshot is not None and to_json(snapshot.state) != to_json(state_to_data(state)):
+            yield Flaw(entry.seq, "has a snapshot that is not what the rows add up to")
+
+
+def _snapshots(reader: LogReader) -> Iterator[Snapshot]:
+    """Yield the snapshots that an opening would use, newest first."""
+    found = reader.snapshot(FOLD_VERSION)
+    while found is not None:
+        yield found
+        found = reader.snapshot(FOLD_VERSION, until=found.seq - 1)
