@@ -71,6 +71,18 @@ def test_the_demo_takes_a_model_of_the_readers(run: Run, tmp_path: Path) -> None
 
 
 @pytest.mark.real
+def test_a_server_that_dies_of_its_first_request_is_a_finding(run: Run, tmp_path: Path) -> None:
+    write_tiny(tmp_path / "own.gguf", tokenizer=False)
+
+    found = run("demo", "--model", tmp_path / "own.gguf", "--state", tmp_path / "state")
+
+    assert found.status == 1
+    assert "gave no completion" in found.err
+    assert "Look further" not in found.out
+    assert all(holds for holds, text in checked(tmp_path / "state", 0) if "eviction" not in text)
+
+
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("number", "status"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],

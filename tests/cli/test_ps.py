@@ -10,6 +10,7 @@ import pytest
 
 from cli.making import Filler, Run
 from moorage import ModelService
+from moorage.cli import values
 from moorage.cli.console import Console
 from moorage.core import events as ev
 from moorage.log.sqlite import SqliteLog
@@ -193,3 +194,29 @@ def test_colours_are_for_terminals_that_want_them(
 
     assert (console.paint("x", "red") != "x") == coloured
     assert Console(io.StringIO(), io.StringIO(), as_json=False).paint("x", "red") == "x"
+
+
+def test_progress_is_for_who_watches() -> None:
+    watched, unwatched = Terminal(), io.StringIO()
+    Console(Terminal(), watched, as_json=False).progress("heron starts")
+    Console(Terminal(), Terminal(), as_json=True).progress("heron starts")
+    Console(io.StringIO(), unwatched, as_json=False).progress("heron starts")
+
+    assert "heron starts" in watched.getvalue()
+    assert not unwatched.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-5, "0 s"), (59.9, "59 s"), (60, "1 min 0 s"), (3661, "1 h 1 min"), (90_000, "1 d 1 h")],
+)
+def test_an_age_is_told_in_its_two_largest_units(seconds: float, said: str) -> None:
+    assert values.age(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_950, "1.0 MB"), (3 << 40, "3.3 TB")],
+)
+def test_bytes_are_told_in_decimal_units(amount: int, said: str) -> None:
+    assert values.size(amount) == said
