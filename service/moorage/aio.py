@@ -35,7 +35,7 @@ async def answer(
     this coroutine runs again, would lose what the await hands over.
     """
     try:
-        heard = _hear(ticket)
+        heard = hear(ticket)
         ask()
         async with asyncio.timeout(timeout_s):
             await heard
@@ -49,7 +49,7 @@ async def answer(
         raise
 
 
-def _hear(ticket: Ticket[Any]) -> asyncio.Future[None]:
+def hear(ticket: Ticket[Any]) -> asyncio.Future[None]:
     """Return what is done, in the running loop, once the ticket is answered."""
     loop = asyncio.get_running_loop()
     heard: asyncio.Future[None] = loop.create_future()
@@ -73,20 +73,39 @@ def task_owner() -> object:
     return id(asyncio.current_task())
 
 
-class LeaseRequest(Generic[L]):
-    """A lease to come: `await` it, or enter it with `async with`."""
+class LeaseRequest(Coroutine[Any, Any, L], Generic[L]):
+    """A lease to come: `await` it, make it a task, or enter it with `async with`; once."""
 
-    __slots__ = ("_ask", "_lease")
+    __slots__ = ("_ask", "_asking", "_lease")
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, L]]) -> None:
         self._ask: Callable[[], Coroutine[Any, Any, L]] = ask
+        self._asking: Coroutine[Any, Any, L] | None = None
         self._lease: L | None = None
 
+    def _begun(self) -> Coroutine[Any, Any, L]:
+        if self._asking is None:  # not before: one that is never awaited would warn
+            self._asking = self._ask()
+        return self._asking
+
     def __await__(self) -> Generator[Any, None, L]:
-        return self._ask().__await__()
+        return self._begun().__await__()
+
+    def send(self, value: Any) -> Any:
+        """Go on, as any coroutine does."""
+        return self._begun().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Go on with an error."""
+        return self._begun().throw(*error)
+
+    def close(self) -> None:
+        """Go on no more."""
+        if self._asking is not None:
+            self._asking.close()
 
     async def __aenter__(self) -> L:
-        self._lease = await self._ask()
+        self._lease = await self._begun()
         return self._lease
 
     async def __aexit__(

@@ -18,7 +18,7 @@ from moorage import limits as check
 from moorage.actors import messages as msg
 from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, wait
-from moorage.aio import AsyncFace
+from moorage.aio import AsyncFace, hear
 from moorage.backends import InstalledBackends
 from moorage.compose import Limits, Parts, Runtime, start
 from moorage.errors import (
@@ -288,15 +288,27 @@ class ModelService(AsyncFace):
 
     @classmethod
     async def aopen(cls, state: str | os.PathLike[str], **options: Any) -> Self:
-        """As `open`."""
-        opening = asyncio.ensure_future(
-            asyncio.to_thread(functools.partial(cls.open, state, **options))
-        )
+        """As `open`, in a thread. Cancelled, what it opens is closed again, servers are kept."""
+        ticket: Ticket[Self] = Ticket("open")
+
+        def work() -> None:
+            try:
+                service = cls.open(state, **options)
+            except BaseException as error:  # noqa: BLE001  raised to the caller, if there is one
+                ticket.fail(error)
+                return
+            if not ticket.grant(service):
+                service.close("keep", drain_s=0)
+
+        heard = hear(ticket)
+        threading.Thread(target=work, name="moorage-open", daemon=True).start()
         try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_unwanted)
+            await heard
+        except BaseException:
+            if not ticket.abandon():
+                ticket.when_answered(lambda: _close_unwanted(ticket))
             raise
+        return ticket.result()
 
     async def aclose(
         self,
@@ -320,8 +332,12 @@ class ModelService(AsyncFace):
         await self.aclose()
 
 
-def _close_unwanted(opening: asyncio.Future[Any]) -> None:
-    """Nobody waits for the service that was being opened: close it."""
-    if not opening.cancelled() and opening.exception() is None:
-        closing = threading.Thread(target=opening.result().close, name="moorage-close", daemon=True)
-        closing.start()
+def _close_unwanted(ticket: Ticket[Any]) -> None:
+    """Nobody waits any more for the service that was opened: close it, off the loop's thread."""
+    try:
+        service: ModelService = ticket.result()
+    except Exception:  # noqa: BLE001  it was not opened, and nobody waits to hear that either
+        return
+    threading.Thread(
+        target=lambda: service.close("keep", drain_s=0), name="moorage-close", daemon=True
+    ).start()
