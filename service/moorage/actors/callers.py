@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from moorage.actors import messages as msg
@@ -23,6 +24,9 @@ from moorage.errors import (
 
 if TYPE_CHECKING:
     from moorage.actors.registry import Fact, Registry, UsageMap
+
+
+_log = logging.getLogger(__name__)
 
 
 def answer(registry: Registry, message: msg.FromCaller) -> None:
@@ -376,7 +380,14 @@ def _finish(registry: Registry, closing: msg.Close) -> None:
         ),
         must=False,
     )
-    registry.ledger.flush()
+    problem = registry.ledger.unwritable
+    if not registry.ledger.flush() and problem is not None:
+        _log.warning(
+            "closing with %d events that could not be written; the next owner finds out from the "
+            "world: %s",
+            registry.ledger.backlog,
+            problem,
+        )
     registry.volatile.closed = True
     registry.hall.end_all()
     closing.ticket.grant(left_over)

@@ -28,6 +28,9 @@ from moorage.spec import ModelSpec
 MAX_LOOKS = 12
 """How often a decision is made anew because a victim got busy, before it is put off."""
 
+FACTS = (ev.RunLaunched, ev.RunExited, ev.RunSwept)
+"""What was observed, lets nobody in and answers nobody: it is written with the next decision."""
+
 Fact = Callable[[Draft, dict[int, Usage]], Any]
 UsageMap = dict[int, Usage]
 
@@ -149,7 +152,8 @@ class Registry:
         """Decide on a fact and on the room it leaves, append, fold and act.
 
         With `must`, nothing happens unless all of it is durable: LogUnavailableError. Without, an
-        observed fact is folded at once and written when the disk lets it. Errors of the tree that
+        observed fact is folded at once and written when the disk lets it; one of FACTS alone goes
+        with the next decision, or soon. Errors of the tree that
         `fact` raises leave everything as it was. `fact` may be called more than once, on new
         drafts; `then` is called once, when it is decided and before it is acted upon. Room is put
         off when its victims keep getting busy; False when the fact's own victims are.
@@ -244,18 +248,30 @@ class Registry:
     def _commit(
         self, draft: Draft, outcome: Outcome, usage: UsageMap, fact: Fact, *, must: bool
     ) -> tuple[Draft, Outcome]:
+        if not must and self.ledger.unwritable is not None:
+            return self._noted(fact, usage)  # its disk is tried again when that is due, not now
         try:
-            self.ledger.commit(draft)
+            if must or not all(isinstance(entry.event, FACTS) for entry in draft.entries):
+                self.ledger.commit(draft)
+            elif draft.entries:
+                self.ledger.note(draft)
+                self.look_again(self.clock.monotonic() + deadlines.FACTS_S)
         except LogUnavailableError:
-            self.look_again(self.clock.monotonic() + deadlines.DISK_RETRY_S)
             if must:
+                self.look_again(self.clock.monotonic() + deadlines.DISK_RETRY_S)
                 raise
-            draft, outcome = self.ledger.draft(), Outcome()
-            fact(draft, usage)
-            self.ledger.note(draft)
+            return self._noted(fact, usage)
         if outcome.look_at is not None:
             self.look_again(outcome.look_at)
         return draft, outcome
+
+    def _noted(self, fact: Fact, usage: UsageMap) -> tuple[Draft, Outcome]:
+        """Fold a fact at once and leave its writing to the next flush."""
+        self.look_again(self.clock.monotonic() + deadlines.DISK_RETRY_S)
+        draft = self.ledger.draft()
+        fact(draft, usage)
+        self.ledger.note(draft)
+        return draft, Outcome()
 
     def look_again(self, at: float) -> None:
         """Be woken at this monotonic time at the latest."""

@@ -124,6 +124,8 @@ class Writer:
             engine.disconnect(connection)
             raise
         self._connection = connection
+        if found != revisions.head():
+            self.checkpoint()  # a log that loses its -wal keeps its id and finds its servers
         return log_id
 
     def _reconnect(self) -> sa.Connection:
