@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from moorage import LoadError, ModelService, ModelSpec, Parts
+from moorage.actors.threads import MAX_IDLE
 from moorage.hub import HubFetcher
 from moorage.hub.access import HubAccess
 from moorage.protocols import Fetched, FetchFailedError, Flag, Progress
@@ -35,6 +36,7 @@ MEDIAN_LIMIT_S = 0.1  # some milliseconds; twenty times that when others use the
 RSS_LIMIT = 4 << 20
 ENDS = ("run.released", "run.abandoned")
 BLOCKS_LIMIT = 5_000
+IDLE = "moorage-idle"
 OF_A_RUN = ("moorage-model", "moorage-worker")
 
 
@@ -141,8 +143,10 @@ class Held:
         """Look once the actor of the run that just failed has ended."""
         gc.collect()
         settle(lambda: not any(t.name.startswith(OF_A_RUN) for t in threading.enumerate()))
+        names = [thread.name for thread in threading.enumerate()]
+        assert names.count(IDLE) <= MAX_IDLE  # kept for later, as many as were ever busy at once
         return cls(
-            threading.active_count(),
+            len(names) - names.count(IDLE),
             len(os.listdir("/proc/self/fd")),  # noqa: PTH208
             psutil.Process().memory_info().rss,
             sys.getallocatedblocks(),
