@@ -248,7 +248,8 @@ class Runtime:
             report = self._processes.stop(
                 process, (), kill_wait_s=KILL_WAIT_S, hurry=threading.Event()
             )
-            self._post(msg.Reaped(found, report.clean))
+            gone = found.pid not in (*report.remaining, *report.unproven)
+            self._post(msg.Reaped(found, gone))
 
         worker.submit(work)
         worker.close()

@@ -14,7 +14,7 @@ from moorage.protocols import Flag, Identity, StopSignal
 from moorage.world import sockets
 from moorage.world.handles import Handle, Handles, wait_any
 from moorage.world.procfs import System
-from moorage.world.tree import Scan, Tree
+from moorage.world.tree import Scan, Tree, protected
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Stopper:
     def _open_leader(self) -> Handle | None:
         if self.leader is None or self.leader.boot_id != self.system.boot_id():
             return None
-        if self.leader.pid == os.getpid():
+        if self.leader.pid in protected(self.system):
             return None
         return self.handles.open(self.leader.pid, self.leader.start_ticks)
 
@@ -94,10 +94,15 @@ class Stopper:
         try:
             if not group:
                 leader.send(number)
-            elif not leader.exited() and not leader.send_group(number):
+            elif self._shared(leader.pid) or not (leader.exited() or leader.send_group(number)):
                 self._signal_members(leader.pid, number)
         except PermissionError:
             _log.warning("not permitted to signal process %d of the run", leader.pid)
+
+    def _shared(self, group: int) -> bool:
+        """Tell whether we or our ancestors are in a group."""
+        stats = map(self.system.stat, protected(self.system))
+        return any(stat is not None and stat.group == group for stat in stats)
 
     def _signal_members(self, group: int, number: int) -> None:
         """Signal a group where the kernel cannot do that without a race: one by one."""

@@ -13,7 +13,7 @@ from moorage.world.procfs import Stat, System, UnreadableError
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What lives of a run: `proved` by pid with start ticks; `unproven` may be ours."""
+    """What lives of a run: `proved` by pid with start ticks; `unproven` is not to be signalled."""
 
     proved: dict[int, int] = field(default_factory=dict[int, int])
     unproven: tuple[int, ...] = ()
@@ -25,7 +25,7 @@ class Tree:
     Proof is one of: it is the leader; its environment carries the token; it is in the leader's
     session or group while the leader's pid is still held; it is a child of a proved one; it was
     proved before and is still the same process. A zombie is dead. Ourselves and our ancestors
-    are never part of it.
+    are never signalled: where they are inside, they are told as unproven.
     """
 
     def __init__(self, system: System, process: RunProcess) -> None:
@@ -75,7 +75,8 @@ class Tree:
         members |= self._descendants(members, spared)
         with self._lock:
             self._known |= members
-        return Scan(members, tuple(self._unproven(pids, members.keys() | spared)))
+        unproven = (*self._unproven(pids, members.keys() | spared), *self._spared(spared))
+        return Scan(members, unproven)
 
     def peak_bytes(self, members: Iterable[int] | None = None) -> int | None:
         """Return the largest sum of its members' peaks seen until now.
@@ -157,6 +158,11 @@ class Tree:
             if not self._chain(stat.pid):  # a token that is not ours would be an alibi
                 yield stat.pid
 
+    def _spared(self, spared: set[int]) -> Iterator[int]:
+        """Yield ourselves and our ancestors as far as we run inside of this run."""
+        leader = self.living_leader()
+        return (pid for pid in spared if pid == leader or self._token in self._chain(pid))
+
     def _chain(self, pid: int) -> tuple[str, ...]:
         try:
             return self._system.chain(pid)
@@ -169,7 +175,7 @@ class Tree:
 
 
 def protected(system: System) -> set[int]:
-    """Return ourselves and our ancestors, which are never part of a tree that is stopped."""
+    """Return ourselves and our ancestors, which are never signalled."""
     pids: set[int] = set()
     pid = os.getpid()
     while pid > 0 and pid not in pids:
