@@ -7,6 +7,7 @@ import pytest
 from core.making import Core, spec
 from moorage.core import decide, room
 from moorage.core import events as ev
+from moorage.core.draft import Draft
 from moorage.core.room import Observed, Usage
 
 
@@ -280,6 +281,36 @@ def test_lowered_limits_evict_the_idle_first_and_drain_of_the_leased_no_more_tha
     assert first == ["draining", "ready", "stopping"]
     assert len(core.told(ev.RunEvicting)) == 2
     assert core.told(ev.RunEvicting)[0].for_run is None
+
+
+def test_lowered_limits_take_what_they_can_get_beside_pins() -> None:
+    core = _core("a", "b", "c", max_loaded=3)
+    core.load("a")
+    core.load("b")
+    core.load("c")
+    for name in "ab":
+        core.decide(lambda d, n=name: decide.pin(d, n, pinned=True))
+    core.decide(lambda d: d.emit(ev.LimitsSet(max_loaded=1, memory_limit=None, min_residency_s=0)))
+    core.schedule()
+
+    assert [core.stage(n) for n in "abc"] == ["ready", "ready", "stopping"]
+
+
+def test_a_drain_undone_in_the_decision_that_ended_its_request_names_it_as_the_cause() -> None:
+    core = _core("a", "b", max_loaded=1)
+    a = core.load("a")
+    core.use(a, 1)
+    run = core.want("b")
+
+    def leave(draft: Draft) -> None:
+        decide.cancel(draft, run, "nobody waits")
+        room.schedule(draft, core.observed())
+
+    core.decide(leave)
+    ended, reopened = core.entries[-2:]
+
+    assert (ended.event.kind, reopened.event.kind) == ("run.abandoned", "run.reopened")
+    assert reopened.cause == ended.seq
 
 
 def test_an_idle_run_expires_at_its_time_and_not_while_it_is_to_stay() -> None:
