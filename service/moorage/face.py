@@ -128,7 +128,7 @@ class Face:
             log_problem=problem.problem if problem else "",
             unwritten=registry.ledger.backlog,
             stale_messages=registry.volatile.stale,
-            warnings=self._warnings,
+            warnings=tuple(filter(None, (*self._warnings, registry.ledger.warning))),
         )
 
     def model(self, name: str) -> ModelStatus:

@@ -63,6 +63,10 @@ class EventLog(Protocol):
         """
         ...
 
+    def tidy(self) -> str:
+        """Keep its files short, without waiting for anybody; return what hinders it, else ""."""
+        ...
+
     def snapshot(self, fold_version: int) -> Snapshot | None:
         """Return the newest snapshot that this fold version wrote, None when there is none."""
         ...

@@ -122,6 +122,7 @@ def wake(registry: Registry) -> None:
             _restart(registry, name)
     if now >= registry.volatile.noted_at + NOTE_S:
         registry.volatile.noted_at = now
+        registry.ledger.tidy()
         registry.settle(lambda draft, usage: _note(registry, draft, usage), must=False)
     else:
         registry.settle(lambda _draft, _usage: None, must=False)

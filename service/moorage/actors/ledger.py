@@ -31,6 +31,7 @@ class Ledger:
         self._backlog: list[Entry] = []
         self._snapshot_at = 0
         self.unwritable: LogUnavailableError | None = None
+        self.warning = ""
         self.state = self._load()
 
     def _load(self) -> State:
@@ -69,6 +70,10 @@ class Ledger:
             raise InvariantError(f"more than {MAX_BACKLOG} facts wait for the log")
         self._backlog += draft.entries
         self.state = draft.state
+
+    def tidy(self) -> None:
+        """Let the log keep its files short; what hinders it is told in `warning`."""
+        self.warning = self._log.tidy()
 
     def flush(self) -> bool:
         """Write what waits; False while the log still refuses."""

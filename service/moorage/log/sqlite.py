@@ -21,6 +21,7 @@ from moorage.log.head import Head, HeadFile, note_cut, read_head
 from moorage.log.lock import StateLock
 from moorage.log.rows import Row, to_entry, to_json, to_object, to_row
 from moorage.log.schema import events, snapshots
+from moorage.log.upkeep import tidy
 from moorage.log.writer import Writer, WriterOptions
 from moorage.protocols import Snapshot
 
@@ -156,6 +157,11 @@ class SqliteLog:
             for row in self._page(after, min(until, after + _PAGE_ROWS)):
                 after = row.seq
                 yield to_entry(row, self.path)
+
+    def tidy(self) -> str:
+        """Checkpoint as far as readers allow; return who lets the -wal grow, see EventLog."""
+        self._check_usable()
+        return tidy(self._writer, self._files.database)
 
     def snapshot(self, fold_version: int) -> Snapshot | None:
         """Return the newest readable snapshot of this fold version that fits the log."""

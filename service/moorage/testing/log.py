@@ -106,6 +106,11 @@ class MemoryLog:
             yield to_entry(self._storage.rows[after], self._path)
             after += 1
 
+    def tidy(self) -> str:
+        """Have nothing to do; see EventLog."""
+        self._check_usable()
+        return ""
+
     def snapshot(self, fold_version: int) -> Snapshot | None:
         """Return the newest snapshot of this fold version."""
         self._check_usable()
