@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 import sqlalchemy as sa
-from alembic import op
+from alembic import context, op
 
 revision = "0001"
 down_revision = None
@@ -87,9 +87,11 @@ def create_snapshots() -> None:
 
 
 def identify() -> None:
+    # A later segment of a log has the id of the first.
+    log_id = context.config.attributes.get("log_id") or secrets.token_hex(8)
     op.execute(
         sa.text(
             "INSERT INTO log (id, log_id, created)"
             " VALUES (1, :log_id, strftime('%Y-%m-%dT%H:%M:%SZ', 'now'))"
-        ).bindparams(log_id=secrets.token_hex(8))
+        ).bindparams(log_id=log_id)
     )

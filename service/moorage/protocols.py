@@ -30,7 +30,7 @@ class Snapshot:
 
 
 class EventLog(Protocol):
-    """Append-only and durable. Used by one thread at a time: the registry's."""
+    """Append-only and durable, a chain of segments. Used by the registry's thread alone."""
 
     @property
     def log_id(self) -> str:
@@ -47,6 +47,16 @@ class EventLog(Protocol):
         """The seq of the last durable entry, 0 when there is none."""
         ...
 
+    @property
+    def head_hash(self) -> str:
+        """The hash of that entry, or what the first one chains to."""
+        ...
+
+    @property
+    def segment(self) -> int:
+        """The number of the live segment, from 1."""
+        ...
+
     def append(self, entries: Sequence[Entry], *, snapshot: Snapshot | None = None) -> None:
         """Write all entries in one durable transaction, or none.
 
@@ -56,8 +66,18 @@ class EventLog(Protocol):
         """
         ...
 
+    def archive(self, entry: Entry) -> str:
+        """Begin a new segment with `entry`, a `log.continued`; return where the one before is.
+
+        Raises StateError, such as while others have the log open, or LogUnavailableError; then
+        nothing has changed.
+        """
+        ...
+
     def read(self, after: int = 0, *, limit: int | None = None) -> Iterator[Entry]:
         """Yield durable entries with `seq > after` in order; never holds a read open for long.
+
+        Those of older segments may be left out: the live one's first says what they add up to.
 
         Raises CorruptLogError for a row that cannot be decoded.
         """

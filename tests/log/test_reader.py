@@ -85,7 +85,7 @@ def test_an_owner_that_comes_in_the_middle_of_a_read_is_noticed(state: Path) -> 
                     log.append(some(1, after=3))
             return calls
 
-        assert reader._connection.run(work) == 2
+        assert reader._live._connection.run(work) == 2
 
 
 def test_readers_do_not_keep_an_owner_from_opening_and_closing(state: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_database_that_was_deleted_meanwhile_is_told(state: Path) -> None:
 def test_a_reader_cannot_write(log: SqliteLog, state: Path) -> None:
     log.append(some(1))
     with LogReader(state) as reader, pytest.raises(StateError, match="READONLY"):
-        reader._connection.run(lambda c: c.exec_driver_sql("DELETE FROM snapshots"))
+        reader._live._connection.run(lambda c: c.exec_driver_sql("DELETE FROM snapshots"))
 
 
 def test_a_missing_row_is_named(log: SqliteLog, state: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from moorage.core.continuing import continued
 from moorage.core.draft import Draft
 from moorage.core.events import Entry
 from moorage.core.fold import FOLD_VERSION, apply
@@ -88,6 +89,23 @@ class Ledger:
         self._backlog.clear()
         self._on_entries(entries)
         return True
+
+    def archive(self, program: str) -> str:
+        """Begin a new segment of the log; return the path of the one before.
+
+        Raises StateError or LogUnavailableError; then nothing has changed.
+        """
+        if not self.flush() and self.unwritable is not None:
+            raise self.unwritable
+        draft = self.draft()
+        segment, base_hash = self._log.segment + 1, self._log.head_hash
+        event = continued(self.state, program=program, segment=segment, base_hash=base_hash)
+        draft.emit(event, None)
+        path = self._log.archive(draft.entries[0])
+        self.state = draft.state
+        self._snapshot_at = draft.state.seq
+        self._on_entries(draft.entries)
+        return path
 
     def _append(self, entries: Sequence[Entry], state: State) -> None:
         snapshot = None

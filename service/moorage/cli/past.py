@@ -18,8 +18,7 @@ def state_at(reader: LogReader, seq: int | None = None) -> State:
     Raises CorruptLogError when the log contradicts itself.
     """
     state = _nearest(reader, seq)
-    limit = None if seq is None else seq - state.seq
-    for entry in reader.read(state.seq, limit=limit):
+    for entry in reader.read(state.seq, until=seq):
         source.fold(state, entry, reader.path)
     return state
 
@@ -43,8 +42,15 @@ def point(reader: LogReader, text: str) -> int:
         seq, head = int(text), reader.head
         if seq > head:
             raise ConfigurationError("--at", f"the log has no event {seq}, it ends at {head}")
-        return seq
-    return reader.seq_at(log_time(text))
+    else:
+        seq = reader.seq_at(log_time(text))
+    if seq < reader.first and reader.first > 1:
+        raise ConfigurationError(
+            "--at",
+            f"what is here of the log begins with event {reader.first}; the older segments are "
+            "missing, bring them back into the folder `archive`",
+        )
+    return seq
 
 
 def log_time(text: str) -> str:

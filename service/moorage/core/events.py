@@ -46,7 +46,12 @@ class LogCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContinued(Event):
-    """First entry of a later segment: all that the earlier ones add up to."""
+    """First entry of a later segment: all that the earlier ones add up to.
+
+    `base` is the state by `snapshot.state_to_data`, as `fold_version` folded it; `base_hash` is
+    the hash of the row before this one. Unlike a snapshot, `base` is all that is known when the
+    earlier segments are not at hand: another shape needs a new version of this event.
+    """
 
     kind: ClassVar[str] = "log.continued"
     log_id: str
@@ -55,6 +60,7 @@ class LogContinued(Event):
     base: dict[str, Any]
     base_hash: str
     next_run: int
+    fold_version: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

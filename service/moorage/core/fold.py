@@ -7,6 +7,7 @@ from typing import Any
 
 from moorage.core import events as ev
 from moorage.core.lifecycle import step
+from moorage.core.snapshot import base_state
 from moorage.core.state import Failure, Model, Run, State, changed, expand
 from moorage.spec import spec_from_data
 
@@ -19,8 +20,11 @@ class FoldError(Exception):
 
 
 def apply(state: State, entry: ev.Entry) -> None:
-    """Fold one entry into the state, in place. Raises FoldError or LifecycleError."""
-    if entry.seq != state.seq + 1:
+    """Fold one entry into the state, in place. Raises FoldError or LifecycleError.
+
+    An empty state takes a `log.continued` of any seq, and begins with its base state.
+    """
+    if entry.seq != state.seq + 1 and (state.seq or not isinstance(entry.event, ev.LogContinued)):
         raise FoldError(f"entry {entry.seq} follows {state.seq}")
     _HANDLERS[type(entry.event)](state, entry, entry.event)
     state.seq = entry.seq
@@ -360,7 +364,14 @@ def _usage(state: State, entry: ev.Entry, event: ev.UsageNoted) -> None:
 
 
 def _continued(state: State, entry: ev.Entry, event: ev.LogContinued) -> None:
-    raise FoldError("a continued log needs its base state")
+    try:
+        base = base_state(entry.seq, event)
+    except (LookupError, TypeError, ValueError) as error:
+        raise FoldError(f"log.continued has no base state to go on from: {error}") from error
+    if not state.seq:
+        state.become(base)
+    elif event.fold_version == FOLD_VERSION and base != state:
+        raise FoldError("log.continued has another base state than the entries before it make")
 
 
 _HANDLERS: dict[type[ev.Event], Callable[[State, ev.Entry, Any], None]] = {

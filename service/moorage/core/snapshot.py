@@ -1,4 +1,4 @@
-"""A state as JSON-ready data and back; a cache, never a source."""
+"""A state as JSON-ready data and back: a cache in a segment, the beginning of a later one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moorage.core.codec import frozen
+from moorage.core.events import LogContinued
 from moorage.core.lifecycle import Stage
 from moorage.core.state import Failure, Model, Run, State
 from moorage.spec import spec_from_data
@@ -65,3 +66,14 @@ def state_from_data(data: Mapping[str, Any]) -> State:
         free=dict.fromkeys(data["free"]),
         held=dict(data["held"]),
     )
+
+
+def base_state(seq: int, event: LogContinued) -> State:
+    """Return the state that a segment goes on from, whose first entry has this seq.
+
+    Raises KeyError, TypeError or ValueError when it does not fit.
+    """
+    base = state_from_data(event.base)
+    if (base.seq, base.next_run, base.log_id) != (seq - 1, event.next_run, event.log_id):
+        raise ValueError(f"it is that of entry {base.seq} of log {base.log_id}")
+    return base

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from moorage.core.lifecycle import HOLDING, Stage
@@ -152,6 +152,11 @@ class State:
             free=dict(self.free),
             held=dict(self.held),
         )
+
+    def become(self, other: State) -> None:
+        """Take over all that another state says; that one must not be used any more."""
+        for name in (each.name for each in fields(self)):
+            setattr(self, name, getattr(other, name))
 
     def holding(self) -> Iterator[Run]:
         """Yield the runs that hold ports and room."""

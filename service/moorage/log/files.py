@@ -24,6 +24,16 @@ class StateFiles:
         return self.folder / "moorage.db"
 
     @property
+    def archive(self) -> Path:
+        """The folder of the older segments; see `segments`."""
+        return self.folder / "archive"
+
+    @property
+    def part(self) -> Path:
+        """A new segment while it is being made."""
+        return self.folder / "moorage.db.part"
+
+    @property
     def lock(self) -> Path:
         """The side file that the owner holds an flock on; names the owner."""
         return self.folder / "moorage.lock"
@@ -64,6 +74,15 @@ def remove_folders(folders: tuple[Path, ...]) -> None:
             folder.rmdir()
         except OSError:
             return  # someone else uses it by now, and then it has to stay
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or which names a folder holds, is on the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def check_owner(path: Path) -> None:

@@ -2,70 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
-
-import sqlalchemy as sa
+from typing import Self, TypeVar
 
 from moorage.core.events import Entry
-from moorage.errors import CorruptLogError, NotALogError
-from moorage.log import engine, revisions
-from moorage.log.reading import ReadConnection, find_database
-from moorage.log.rows import Row, to_entry, to_object
-from moorage.log.schema import events, snapshots
+from moorage.errors import CorruptLogError, StateError
+from moorage.log import segments
+from moorage.log.head import Head
+from moorage.log.reading import find_database
+from moorage.log.rows import Row, to_entry
+from moorage.log.segment import ALL, Filter, Segment
 from moorage.protocols import Flag, Snapshot
 
+__all__ = ["Filter", "LogReader"]
+
 _PAGE_ROWS = 1000
-_HEAD = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0))
-_PAGE = engine.compiled(
-    sa.select(*events.c).where(events.c.seq > sa.bindparam("after")).order_by(events.c.seq)
-)
-_LAST_CHARACTER = "\U0010ffff"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which events to read; None does not restrict.
-
-    `kind` is a kind such as `run.ready` or a beginning such as `run.` or `run`.
-    """
-
-    kind: str | None = None
-    model: str | None = None
-    run: int | None = None
-
-    def conditions(self) -> list[sa.ColumnElement[bool]]:
-        """Return what a row has to meet."""
-        found: list[sa.ColumnElement[bool]] = []
-        if self.kind is not None:
-            found.append(events.c.kind.between(self.kind, self.kind + _LAST_CHARACTER))
-        if self.model is not None:
-            found.append(events.c.model == self.model)
-        if self.run is not None:
-            found.append(events.c.run == self.run)
-        return found
-
-
-_ALL = Filter()
+_Result = TypeVar("_Result")
 
 
 class LogReader:
     """Reads a log page by page and changes nothing in it. Used by one thread at a time.
 
-    Takes a state folder or the path of a database. Raises StateError when there is no log,
-    NotALogError, NewerSchemaError, or CorruptLogError when it cannot be understood.
+    Takes a state folder or the path of a database, and reads the older segments before it as far
+    as they are there; `alone` reads that one database only. Raises StateError when there is no
+    log, NotALogError, NewerSchemaError, or CorruptLogError when it cannot be understood.
     """
 
-    def __init__(self, path_or_state: Path | str) -> None:
-        self._path = find_database(Path(path_or_state))
-        self._connection = ReadConnection(self._path)
-        try:
-            self._log_id = self._connection.run(self._identify)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, path_or_state: Path | str, *, alone: bool = False) -> None:
+        self._alone = alone
+        self._older: list[Segment] | None = None  # None: not looked for yet
+        self._live = Segment(find_database(Path(path_or_state)))
 
     def __enter__(self) -> Self:
         return self
@@ -75,81 +44,95 @@ class LogReader:
 
     @property
     def path(self) -> str:
-        """The database's path."""
-        return str(self._path)
+        """The path of the live database."""
+        return str(self._live.path)
 
     @property
     def log_id(self) -> str:
         """The id given when the log was created."""
-        return self._log_id
+        return self._live.log_id
 
     @property
     def head(self) -> int:
         """The seq of the last durable entry now, 0 when there is none."""
-        found: int = self._connection.run(lambda reading: reading.execute(_HEAD).scalar_one())
-        return found
+        return self._current(lambda: self._live.head)
+
+    @property
+    def first(self) -> int:
+        """The seq of the first entry that can be read; beyond 1 when older segments are missing."""
+        return self.before.seq + 1
+
+    @property
+    def before(self) -> Head:
+        """What the first entry that can be read follows; its seq is 0 in a log that is whole."""
+        return self.chain()[0].start.before
+
+    def chain(self) -> list[Segment]:
+        """Return the segments that are there, oldest first; the last one is the live one."""
+        if self._older is None:
+            self._older = [] if self._alone else _older_than(self._live)
+        return [*self._older, self._live]
 
     def rows(
-        self, after: int = 0, *, limit: int | None = None, only: Filter = _ALL
+        self, after: int = 0, *, limit: int | None = None, only: Filter = ALL
     ) -> Iterator[Row]:
         """Yield rows as they are stored, with `seq > after` in order."""
-        left = limit
-        while left is None or left > 0:
-            wanted = _PAGE_ROWS if left is None else min(left, _PAGE_ROWS)
-            page = self._page(after, wanted, only)
+        for _, page in self._pages(after, limit, only):
             yield from page
-            if len(page) < wanted:
-                return
-            after = page[-1].seq
-            left = None if left is None else left - len(page)
 
     def read(
-        self, after: int = 0, *, limit: int | None = None, only: Filter = _ALL
+        self,
+        after: int = 0,
+        *,
+        limit: int | None = None,
+        until: int | None = None,
+        only: Filter = ALL,
     ) -> Iterator[Entry]:
-        """Yield entries with `seq > after` in order; holds no read open between pages."""
-        path, gapless = self.path, only == _ALL
-        for row in self.rows(after, limit=limit, only=only):
-            if gapless and row.seq != after + 1:
-                raise CorruptLogError(path, after + 1, "is missing")
-            after = row.seq
-            yield to_entry(row, path)
+        """Yield entries with `seq > after` in order, up to `until`; the first is `first` at least.
+
+        Holds no read open between pages.
+        """
+        gapless = only == ALL
+        after = max(after, self._begin(after))
+        for path, page in self._pages(after, limit, only):
+            for row in page:
+                if until is not None and row.seq > until:
+                    return
+                if gapless and row.seq != after + 1:
+                    raise CorruptLogError(path, after + 1, "is missing")
+                after = row.seq
+                yield to_entry(row, path)
 
     def entry(self, seq: int) -> Entry | None:
         """Return one entry, None when there is none of that seq."""
-        row = next(self.rows(seq - 1, limit=1), None)
-        return to_entry(row, self.path) if row is not None and row.seq == seq else None
+        for path, page in self._pages(seq - 1, 1, ALL):
+            return to_entry(page[0], path) if page[0].seq == seq else None
+        return None
 
     def last(self, only: Filter) -> Entry | None:
         """Return the last entry that the filter picks, None when there is none."""
-        seq = sa.select(sa.func.max(events.c.seq)).where(*only.conditions())
-        found = self._connection.run(lambda reading: reading.execute(seq).scalar_one())
+        found = self._newest(lambda segment: segment.last(only))
         return None if found is None else self.entry(found)
 
     def seq_at(self, at: str) -> int:
         """Return the seq of the last entry before the first one that is later than this time."""
-        later = sa.select(sa.func.min(events.c.seq)).where(events.c.at > at)
-        found = self._connection.run(lambda reading: reading.execute(later).scalar_one())
-        return self.head if found is None else found - 1
+
+        def look() -> int | None:
+            found = (segment.first_later(at) for segment in self.chain())
+            return next((seq for seq in found if seq is not None), None)
+
+        later = self._current(look)
+        return self.head if later is None else later - 1
 
     def snapshot(self, fold_version: int, *, until: int | None = None) -> Snapshot | None:
-        """Return the newest readable snapshot of this fold version, not later than `until`."""
-        query = (
-            sa.select(snapshots.c.seq, snapshots.c.state)
-            .join(events, (events.c.seq == snapshots.c.seq) & (events.c.hash == snapshots.c.hash))
-            .where(snapshots.c.fold_version == fold_version)
-            .order_by(snapshots.c.seq.desc())
-        )
-        if until is not None:
-            query = query.where(snapshots.c.seq <= until)
-        for seq, state in self._connection.run(lambda reading: reading.execute(query).all()):
-            try:
-                return Snapshot(seq, fold_version, to_object(state))
-            except ValueError:
-                continue  # a cache that cannot be read is no cache: try the older one
-        return None
+        """Return the newest readable snapshot of this fold version, not later than `until`.
+
+        The base state of a segment is one of the entry before it.
+        """
+        return self._newest(lambda segment: segment.snapshot(fold_version, until))
 
     def follow(
-        self, after: int, stop: Flag, *, only: Filter = _ALL, poll_s: float = 0.1
+        self, after: int, stop: Flag, *, only: Filter = ALL, poll_s: float = 0.1
     ) -> Iterator[Entry]:
         """Yield what is there and then what comes, until `stop` is set.
 
@@ -157,7 +140,7 @@ class LogReader:
         """
         seen: tuple[int, ...] = ()
         while not stop.is_set():
-            change = self._connection.run(self._change)
+            change = self._current(self._changed)
             if change == seen:
                 stop.wait(poll_s)
                 continue
@@ -169,36 +152,111 @@ class LogReader:
             seen = change
             after = max(after, change[-1])  # what was not picked need not be looked at again
 
+    def _changed(self) -> tuple[int, int, int]:
+        return self._live.change()
+
     def close(self) -> None:
-        """Close the connection. Idempotent."""
-        self._connection.close()
+        """Close all connections. Idempotent."""
+        for segment in (*(self._older or ()), self._live):
+            segment.close()
 
-    def _page(self, after: int, rows: int, only: Filter) -> list[Row]:
-        if only == _ALL:  # a replay reads all there is: a third of the time without SQLAlchemy
-            return self._connection.run(
-                lambda c: list(
-                    map(
-                        Row._make,
-                        engine.driver_connection(c).execute(f"{_PAGE} LIMIT ?", (after, rows)),
-                    )
-                )
-            )
-        query = (
-            sa.select(*events.c)
-            .where(events.c.seq > after, *only.conditions())
-            .order_by(events.c.seq)
-            .limit(rows)
-        )
-        return self._connection.run(lambda c: [Row._make(row) for row in c.execute(query)])
+    # --- segments ---
 
-    def _identify(self, connection: sa.Connection) -> str:
-        found = revisions.revision(connection, self._path)
-        if found is None:
-            raise NotALogError(self.path, "is empty; a service that opens it makes it a log")
-        revisions.check_known(found, self._path)  # every older one has the same tables to read
-        return revisions.log_id(connection)
+    def _pages(
+        self, after: int, limit: int | None, only: Filter
+    ) -> Iterator[tuple[str, list[Row]]]:
+        """Yield pages that are not empty, each with the path of its database."""
+        left = limit
+        while left is None or left > 0:
+            wanted = _PAGE_ROWS if left is None else min(left, _PAGE_ROWS)
+            path, page, end = self._current(lambda: self._page(after, wanted, only))  # noqa: B023
+            if page:
+                yield path, page
+            left = None if left is None else left - len(page)
+            if len(page) == wanted:
+                after = page[-1].seq
+            elif end is None:
+                return
+            else:
+                after = end
 
-    def _change(self, connection: sa.Connection) -> tuple[int, int, int]:
-        """Return what differs after another connection has committed; the last is the head."""
-        version: int = connection.exec_driver_sql("PRAGMA data_version").scalar_one()
-        return self._connection.generation, version, connection.execute(_HEAD).scalar_one()
+    def _page(self, after: int, wanted: int, only: Filter) -> tuple[str, list[Row], int | None]:
+        """Return a page with its database's path and last seq, None where more may come."""
+        segment, end = self._holding(after)
+        return str(segment.path), segment.page(after, wanted, only), end
+
+    def _holding(self, after: int) -> tuple[Segment, int | None]:
+        """Return the segment of the first row after this one, and its last seq as in `_page`."""
+        if after < self._live.start.before.seq:
+            for segment, following in itertools.pairwise(self.chain()):
+                if after < following.start.before.seq:
+                    return segment, following.start.before.seq
+        return self._live, None
+
+    def _begin(self, after: int) -> int:
+        """Return the seq before the first entry after this one that can be read."""
+        return after if after >= self._live.start.before.seq else max(after, self.before.seq)
+
+    def _newest(self, look: Callable[[Segment], _Result | None]) -> _Result | None:
+        """Return what is found first, looking at the live segment first."""
+
+        def each() -> _Result | None:
+            found = look(self._live)
+            if found is not None:
+                return found
+            older = (look(segment) for segment in reversed(self.chain()[:-1]))
+            return next((result for result in older if result is not None), None)
+
+        return self._current(each)
+
+    def _current(self, look: Callable[[], _Result]) -> _Result:
+        """Look at the live segment, and again when it became an older one meanwhile."""
+        try:
+            return look()
+        except StateError:
+            if not self._went_on():
+                raise
+            return look()
+
+    def _went_on(self) -> bool:
+        """Take up the segment that continues what was the live one."""
+        if self._alone or not self._live.moved:
+            return False
+        try:
+            live = Segment(self._live.path)
+        except StateError:
+            return False
+        if live.log_id != self.log_id or live.start.segment <= self._live.start.segment:
+            live.close()
+            return False
+        self.close()
+        self._live, self._older = live, None
+        return True
+
+
+def _older_than(live: Segment) -> list[Segment]:
+    """Return the segments that lead to this one, oldest first, as far back as they are there."""
+    named = segments.archived(segments.archive_of(live.path))
+    chain = [live]
+    try:
+        while chain[0].start.before.seq:
+            wanted = chain[0].start.before.seq
+            found = _opened([each for each in named if each.last == wanted], live.log_id)
+            if found is None:
+                break
+            chain.insert(0, found)
+    except BaseException:
+        for segment in chain[:-1]:
+            segment.close()
+        raise
+    return chain[:-1]
+
+
+def _opened(candidates: list[segments.Archived], log_id: str) -> Segment | None:
+    """Return the first one that is what its name says, and of this log."""
+    for each in candidates:
+        segment = Segment(each.path)
+        if (segment.log_id, segment.start.seq) == (log_id, each.first):
+            return segment
+        segment.close()
+    return None

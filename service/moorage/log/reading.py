@@ -54,6 +54,11 @@ class ReadConnection:
         self._quiet: _Signature | None = None  # of the files, while they are read as plain ones
         self.generation = 0
 
+    @property
+    def moved(self) -> bool:
+        """Whether the path no longer leads to the database that was meant."""
+        return _identity(self._path) != self._place
+
     def run(self, work: Callable[[sa.Connection], _Result]) -> _Result:
         """Return what `work` reads in one transaction; it may be called more than once.
 
@@ -61,7 +66,7 @@ class ReadConnection:
         database is no longer where it was.
         """
         for _ in range(_ATTEMPTS):
-            if _identity(self._path) != self._place:
+            if self.moved:
                 raise StateError(str(self._path), "was moved, replaced or deleted meanwhile")
             try:
                 connection = self._settled()

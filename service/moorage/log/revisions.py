@@ -46,11 +46,15 @@ def head() -> str:
     return _known()[0]
 
 
-def upgrade(connection: sa.Connection) -> None:
-    """Bring a database to this program's schema in one transaction, or leave it as it was."""
+def upgrade(connection: sa.Connection, *, log_id: str | None = None) -> None:
+    """Bring a database to this program's schema in one transaction, or leave it as it was.
+
+    A new one becomes a segment of the log `log_id`, or by default a log of its own.
+    """
     with _one_at_a_time, connection.begin():
         config = _config()
         config.attributes["connection"] = connection
+        config.attributes["log_id"] = log_id
         command.upgrade(config, "head")
 
 

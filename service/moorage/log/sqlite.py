@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,17 @@ from typing import Self
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from moorage.core import chain
 from moorage.core.events import Entry
-from moorage.errors import CorruptLogError, ForkedError, StateError
-from moorage.log import engine, faults
-from moorage.log.files import StateFiles, check_owner, companions, make_folder, remove_folders
+from moorage.errors import CorruptLogError, ForkedError, LogUnavailableError, StateError
+from moorage.log import archiving, engine, faults, segments
+from moorage.log.files import (
+    StateFiles,
+    check_owner,
+    companions,
+    make_folder,
+    remove_folders,
+    sync,
+)
 from moorage.log.head import Head, HeadFile, note_cut, read_head
 from moorage.log.lock import StateLock
 from moorage.log.rows import Row, to_entry, to_json, to_object, to_row
@@ -24,6 +31,8 @@ from moorage.log.schema import events, snapshots
 from moorage.log.upkeep import tidy
 from moorage.log.writer import Writer, WriterOptions
 from moorage.protocols import Snapshot
+
+_logger = logging.getLogger(__name__)
 
 _PAGE_ROWS = 1000
 _SNAPSHOTS_KEPT = 2
@@ -63,8 +72,12 @@ class SqliteLog:
         self._pid = os.getpid()
         self._closed = False
         self._unsure = False  # whether the last transaction is on the disk
+        self._unsynced = False  # whether the folder may still forget the newest segment
         self._log_id = writer.log_id
+        first = next(iter(writer.execute(segments.FIRST)), None)
+        self._start = segments.start(first, self._log_id, files.database)
         self._head = self._last()
+        archiving.clean_up(files, self._start.seq, self._hash)
         self._check_head_file()
         self._head_file = HeadFile(files.head)
         self._head_file.write(self._head)
@@ -133,6 +146,21 @@ class SqliteLog:
         """The seq of the last durable entry."""
         return self._head.seq
 
+    @property
+    def head_hash(self) -> str:
+        """The hash of that entry's row, or what the first row is to follow."""
+        return self._head.hash
+
+    @property
+    def segment(self) -> int:
+        """The number of the live segment."""
+        return self._start.segment
+
+    @property
+    def first(self) -> int:
+        """The seq of the live segment's first entry."""
+        return self._start.seq
+
     def append(self, entries: Sequence[Entry], *, snapshot: Snapshot | None = None) -> None:
         """Write all entries in one durable transaction, or none; see EventLog."""
         self._check_usable()
@@ -140,6 +168,7 @@ class SqliteLog:
         head = Head(rows[-1].seq, rows[-1].hash) if rows else self._head
         try:
             self._writer.check_in_place()
+            self._sync_folder()
             written = self._settle(head)
             if snapshot is not None or not (written or head == self._head):
                 self._write([] if written else rows, snapshot)
@@ -150,8 +179,60 @@ class SqliteLog:
         self._head = head
         self._head_file.write(head)
 
+    def archive(self, entry: Entry, *, reached: archiving.Reached = archiving.nowhere) -> str:
+        """Begin a new segment with `entry`, a `log.continued`; see EventLog.
+
+        `reached` is told after each step.
+        """
+        self._check_usable()
+        row = self._rows_of([entry])[0]
+        try:
+            self._writer.check_in_place()
+            self._sync_folder()
+            if self._unsure and self._last() != self._head:
+                raise LogUnavailableError(self.path, "the last append has to be done again first")
+            self._writer.make_plain()
+            reached("made plain")
+            place = archiving.replace(self._files, self._log_id, self._start.seq, row, reached)
+        except BaseException as error:
+            self._writer.give_up()
+            archiving.clean_up(self._files, self._start.seq, self._hash)
+            if isinstance(error, sqlite3.Error | DBAPIError | OSError):
+                raise archiving.refusal(self._files.database, error) from error
+            raise
+        self._go_on_from(row)
+        reached("replaced")
+        self._finish(place)
+        reached("finished")
+        return str(place)
+
+    def _go_on_from(self, row: Row) -> None:
+        self._start = segments.Start(self._start.segment + 1, self._head)
+        self._head = Head(row.seq, row.hash)
+        self._writer.replaced()
+        self._unsynced = True
+
+    def _finish(self, place: Path) -> None:
+        try:
+            self._sync_folder()
+            place.chmod(0o400)  # nobody has a reason to write to it any more
+            self._head_file.write(self._head)
+        except (LogUnavailableError, OSError) as error:
+            _logger.warning("%s: not on the disk yet, the next append tries: %s", place, error)
+
+    def _sync_folder(self) -> None:
+        if not self._unsynced:
+            return
+        try:
+            sync(self._files.folder)
+        except OSError as error:
+            why = f"its folder cannot be synced: {error.strerror}"
+            raise LogUnavailableError(self.path, why) from error
+        self._unsynced = False
+
     def read(self, after: int = 0, *, limit: int | None = None) -> Iterator[Entry]:
-        """Yield durable entries in order, page by page; see EventLog."""
+        """Yield durable entries of this segment in order, page by page; see EventLog."""
+        after = max(after, self._start.before.seq)
         last = None if limit is None else after + limit
         while after < (until := min(self.head if last is None else last, self.head)):
             for row in self._page(after, min(until, after + _PAGE_ROWS)):
@@ -246,11 +327,17 @@ class SqliteLog:
 
     def _check_head_file(self) -> None:
         expected = read_head(self._files.head)
-        if expected is None:
-            return
-        found = self._writer.execute(_HASH, (expected.seq,))
-        if (found[0][0] if found else self._genesis) != expected.hash:
+        if expected is None or expected.seq < self._start.before.seq:
+            return  # it was behind already when this segment began: nobody syncs it
+        if self._hash(expected.seq) != expected.hash:
             note_cut(self._files.cuts, expected, self._head)
+
+    def _hash(self, seq: int) -> str | None:
+        """Return the hash of a row, or of the one before the first."""
+        if seq == self._start.before.seq:
+            return self._start.before.hash
+        found = self._writer.execute(_HASH, (seq,))
+        return str(found[0][0]) if found else None
 
     def _page(self, after: int, until: int) -> list[Row]:
         self._check_usable()
@@ -265,11 +352,7 @@ class SqliteLog:
 
     def _last(self) -> Head:
         last = self._writer.execute(_LAST)
-        return Head(*last[0]) if last else Head(0, self._genesis)
-
-    @property
-    def _genesis(self) -> str:
-        return chain.genesis(self._log_id)
+        return Head(*last[0]) if last else self._start.before
 
 
 def _prepare_database(database: Path) -> None:

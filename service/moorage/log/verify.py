@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moorage.core import chain
-from moorage.core.events import Entry
+from moorage.core.events import Entry, LogContinued
 from moorage.core.fold import FOLD_VERSION, apply
 from moorage.core.invariants import CONTRADICTIONS, violations
 from moorage.core.snapshot import state_to_data
 from moorage.core.state import State
 from moorage.errors import CorruptLogError
+from moorage.log import segments
 from moorage.log.files import StateFiles
 from moorage.log.head import Head, read_head
 from moorage.log.reader import LogReader
-from moorage.log.rows import Row, to_entry, to_json
+from moorage.log.rows import Row, to_entry, to_json, to_object
 from moorage.protocols import Snapshot
 
 _TELL_ROWS = 5_000
@@ -43,7 +44,10 @@ def flaws(
     # Read first: it may be behind the rows when they are read, never ahead of them.
     head = head_beside(reader)
     folding = _Refold(reader) if refold else None
-    previous, seq, at_head = chain.genesis(reader.log_id), 0, ""
+    before = reader.before
+    if before.seq:
+        yield _gap(reader, before.seq)
+    previous, seq, at_head = before.hash, before.seq, before.hash
     for row in reader.rows():
         yield from _misplaced(row, previous, seq)
         try:
@@ -58,7 +62,17 @@ def flaws(
             at_head = row.hash
         if tell is not None and seq % _TELL_ROWS == 0:
             tell(seq)
-    yield from _cut(head, seq, at_head)
+    if head is None or head.seq >= before.seq:  # else it was behind when that segment began
+        yield from _cut(head, seq, at_head)
+
+
+def _gap(reader: LogReader, last: int) -> Flaw:
+    """Name the rows whose segments are not there; what is left begins with a base state."""
+    folder = segments.archive_of(Path(reader.path))
+    known = [each.last for each in segments.archived(folder) if each.last < last]
+    first = max(known, default=0) + 1
+    also = f", and all up to row {last}" if last > first else ""
+    return Flaw(first, f"is missing{also}: no segment in {folder} holds it")
 
 
 def head_beside(reader: LogReader) -> Head | None:
@@ -72,6 +86,8 @@ def _misplaced(row: Row, previous: str, seq: int) -> Iterator[Flaw]:
         yield Flaw(seq + 1, f"is missing; row {row.seq} follows row {seq}")
     elif chain.link(previous, row[:-1]) != row.hash:
         yield Flaw(row.seq, "was changed, or the row before it was: its hash does not fit")
+    elif row.kind == LogContinued.kind and to_object(row.data).get("base_hash") != previous:
+        yield Flaw(row.seq, "names another hash as that of the row before it")
     if row.cause is not None and row.cause >= row.seq:
         yield Flaw(row.seq, f"names a later row, {row.cause}, as its cause")
 

@@ -89,6 +89,21 @@ class Writer:
         except (sqlite3.Error, DBAPIError) as error:
             _logger.warning("%s: the -wal stays, no checkpoint: %s", self._path, error)
 
+    def make_plain(self) -> None:
+        """Turn the database into one whole file that nobody has open, and give it up.
+
+        Raises the driver's error, `database is locked`, while others have it open.
+        """
+        mode = self.execute("PRAGMA journal_mode = DELETE")[0][0]
+        self.give_up()
+        beside = [path for path in (self._wal, self._shm) if _identity(path) is not None]
+        if mode != "delete" or beside:
+            raise RuntimeError(f"{self._path}: still in journal mode {mode}, with {beside}")
+
+    def replaced(self) -> None:
+        """Take the database that is at the path now for the right one."""
+        self._place = _identity(self._watched)
+
     def roll_back(self) -> None:
         """End a transaction that failed, as far as SQLite has not ended it already."""
         try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from moorage.core import chain
-from moorage.core.events import Entry
+from moorage.core.events import Entry, LogContinued
 from moorage.errors import LogUnavailableError
 from moorage.log.rows import Row, to_entry, to_json, to_object, to_row
 from moorage.protocols import Snapshot
@@ -62,6 +62,16 @@ class MemoryLog:
         return len(self._storage.rows)
 
     @property
+    def head_hash(self) -> str:
+        """The hash of that entry's row."""
+        return self._storage.rows[-1].hash if self._storage.rows else chain.genesis(self._log_id)
+
+    @property
+    def segment(self) -> int:
+        """The number of the live segment."""
+        return 1 + sum(row.kind == LogContinued.kind for row in self._storage.rows)
+
+    @property
     def rows(self) -> tuple[Row, ...]:
         """What is stored, as the table `events` would hold it."""
         return tuple(self._storage.rows)
@@ -97,6 +107,11 @@ class MemoryLog:
         self._storage.rows.extend(rows)
         self._storage.snapshots = kept
         self._raise_if_due(after_commit=True)
+
+    def archive(self, entry: Entry) -> str:
+        """Begin a new segment; all are kept in one list."""
+        self.append([entry])
+        return self._path
 
     def read(self, after: int = 0, *, limit: int | None = None) -> Iterator[Entry]:
         """Yield entries in order; see EventLog."""
