@@ -239,6 +239,22 @@ def test_a_server_that_exits_because_a_stranger_has_its_port_lost_the_race(bench
     lease.release()
 
 
+def test_a_model_removed_while_its_lost_port_is_given_back_is_gone(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.ports.will("a", Readiness("lost", "nginx"))
+    hold = b.processes.hold_stop("a")
+    waiting = b.lease("a")
+    hold.wait_reached()
+    removal = b.call(lambda: b.service.remove("a"))
+    b.until(lambda: bool(b.events(ev.RunStopping, reason="remove")))
+    hold.release()
+    b.result(removal)
+
+    assert isinstance(b.error(waiting), LoadError)
+    assert b.service.status().models == ()
+
+
 # --- stops that fail ---
 
 

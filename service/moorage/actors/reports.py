@@ -234,7 +234,8 @@ def _ending(registry: Registry, number: int, fact: Fact) -> None:
             if not isinstance(event, ev.RunReleased) or event.outcome != "failed: port":
                 continue
             wanted = registry.desk.waiting(number) and registry.volatile.closing is None
-            free = draft.state.models[event.model].run is None
+            model = draft.state.models.get(event.model)  # None: it was removed meanwhile
+            free = model is not None and model.run is None
             if wanted and free and tries.get(event.model, 0) < PORT_TRIES - 1:
                 again = decide.begin(draft, event.model, run.requested_by, entry.seq)
                 retried.append(again.run)
