@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S = 0.005
 """A decision whose victims kept getting busy is made anew after this."""
+FACTS_S = 0.1
+"""The longest an observed fact waits for the next decision to be written with it."""
 DISK_RETRY_S = 1.0
 """Between two attempts to write what waits for a disk."""
 DRAIN_LOOK_S = 0.25
