@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,16 @@ class OverUnixSocket(http.client.HTTPConnection):
 
 
 @pytest.fixture
-def get(run: Run, state: Path, tmp_path: Path) -> Iterator[Get]:
+def place() -> Iterator[Path]:
+    """The path of a socket, which must not be long."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="moorage-test-") as name:
+        yield Path(name) / "datasette.sock"
+
+
+@pytest.fixture
+def get(run: Run, state: Path, tmp_path: Path, place: Path) -> Iterator[Get]:
     """Read a page of a Datasette that serves the log."""
-    metadata, place = tmp_path / "metadata.json", tmp_path / "datasette.sock"
+    metadata = tmp_path / "metadata.json"
     metadata.write_text(run("sql", "--datasette", "--state", state).out)
     command = [sys.executable, "-m", "datasette", "serve", str(StateFiles(state).database)]
     command += ["--metadata", str(metadata), "--setting", "sql_time_limit_ms", "10000"]

@@ -55,7 +55,25 @@ def _add_sql(commands: Any, add: Add, add_state: Callable[[Any], None]) -> None:
 
 
 def _add_timeline(commands: Any, add: Add, add_state: Callable[[Any], None]) -> None:
-    del commands, add, add_state
+    timeline = add(
+        commands,
+        "timeline",
+        _timeline,
+        help_text="Draw models and ports over time, as one HTML file",
+        more="Times are UTC.",
+    )
+    add_state(timeline)
+    timeline.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="moorage-timeline.html",
+        help="where to write it (default: moorage-timeline.html)",
+    )
+    timeline.add_argument(
+        "--from", dest="begin", metavar="TIME", help="leave out what was over before"
+    )
+    timeline.add_argument("--to", dest="end", metavar="TIME", help="leave out what came after")
 
 
 def _seconds(text: str) -> float:
@@ -81,3 +99,9 @@ def _sql(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
     from moorage.cli import sql  # noqa: PLC0415
 
     return sql.run(options, console)
+
+
+def _timeline(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import timeline  # noqa: PLC0415
+
+    return timeline.run(options, console)
