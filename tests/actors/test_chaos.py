@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.bench import WAIT_S, Bench, spec
+from actors.bench import Bench, spec
 from actors.conftest import Open
 from moorage import MoorageError, ServiceFailedError, WaitTimeoutError
 from moorage.core.fold import replay
@@ -19,6 +19,8 @@ from moorage.testing import ExitStatus, Readiness, Script
 NAMES = "abcd"
 CLIENTS = 5
 TURNS = 60
+PATIENT_S = 3600.0
+"""Longer than any test: in it, nobody leaves by deadline."""
 HURRY_S = 0.001
 """The timeout of those who leave again."""
 FAULTS = (
@@ -57,8 +59,8 @@ class Client:
         name, other = pick.sample(NAMES, 2)
         return [
             *[lambda: self.use(name)] * 8,
-            *[lambda: service.lease_all(name, other, timeout_s=WAIT_S).release()] * 2,
-            lambda: service.start(name, timeout_s=WAIT_S),
+            *[lambda: service.lease_all(name, other, timeout_s=PATIENT_S).release()] * 2,
+            lambda: service.start(name, timeout_s=PATIENT_S),
             lambda: service.stop(name, force=pick.random() < 0.5),
             lambda: service.stop(name, force=True, hold=True),
             lambda: service.reset(name),
@@ -73,7 +75,7 @@ class Client:
         ]
 
     def use(self, name: str) -> None:
-        with self.service.lease(name, timeout_s=WAIT_S), self.service.lease(name, WAIT_S):
+        with self.service.lease(name, timeout_s=PATIENT_S), self.service.lease(name, PATIENT_S):
             pass
 
     def crash(self, name: str) -> None:
@@ -104,7 +106,7 @@ def test_callers_and_faults_in_any_order_leave_a_sound_log_and_nobody_waiting(
 
     def pass_time() -> None:
         while not done.wait(0.002):
-            b.clock.advance(0.3)
+            b.clock.advance(0.1)
 
     clients = [b.call(Client(b, f"{seed} {number}").run) for number in range(CLIENTS)]
     time = b.call(pass_time)
