@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from moorage.core import events as ev
+from moorage.core.continuing import continued
 from moorage.core.events import Entry, Event
-from moorage.core.fold import apply
+from moorage.core.fold import apply, replay
 from moorage.core.timeline import SHOWN, Bar, Mark, Timeline, build
 from support.history import BEGAN, History, text
 
@@ -114,9 +115,7 @@ def test_a_crash_is_marked_once_and_other_failures_too() -> None:
     ]
 
     failed = ev.RunReleased(**ABOUT, port=18_000, outcome="failed: prepare", error="no file")
-    assert marks(drawn(told(*READY[:2], failed)))[1:] == [
-        ("failure", 2, "failed: prepare: no file")
-    ]
+    assert marks(drawn(told(*READY[:2], failed)))[1:] == [("failure", 2, "prepare: no file")]
 
 
 def test_sessions_adoptions_strays_and_strangers_are_marked() -> None:
@@ -181,6 +180,22 @@ def test_every_stage_but_the_end_has_a_name_in_the_picture() -> None:
     from moorage.core.lifecycle import Stage  # noqa: PLC0415
 
     assert set(SHOWN) == set(Stage) - {Stage.ENDED}
+
+
+def test_a_segment_alone_begins_with_the_runs_it_found_open() -> None:
+    before = told(*READY)
+    state = replay(before)
+    begins = Entry(
+        state.seq + 1, at(5), None, continued(state, program="x", segment=2, base_hash="")
+    )
+    history = History(seq=begins.seq, at=BEGAN.replace(second=6))
+    after = [begins, history.entry(STOPPING), history.entry(EXITED), history.entry(RELEASED)]
+
+    (bar,) = drawn(after).bars
+    assert spans(bar) == [("ready", 0, 1), ("stopping", 1, 1)]
+    assert (bar.held, bar.ports, bar.ended) == (0, (18_000, 18_001), True)
+    (bar,) = drawn([*before, *after]).bars
+    assert [name for name, _, _ in spans(bar)] == ["queued", "loading", "ready", "stopping"]
 
 
 # --- windows ---

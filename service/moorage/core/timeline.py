@@ -153,6 +153,8 @@ class _Builder:
         self._first = self._first or entry.at
         event: Any = entry.event
         told = _describe(event, was_open)
+        if isinstance(event, ev.LogContinued):
+            self._take_over(entry)
         number: int | None = getattr(event, "run", None)
         if told is not None and not (told[0] == "failure" and number in self._crashed):
             self._marks.append((entry.at, told[0], entry.seq, told[1], event))
@@ -160,6 +162,13 @@ class _Builder:
             self._crashed.add(number)  # its failure is the same thing again
         if number is not None:
             self._follow(entry, number)
+
+    def _take_over(self, entry: ev.Entry) -> None:
+        """Begin the runs that a segment found open, where the older ones are missing."""
+        for run in self._state.runs.values():
+            if run.run not in self._open:
+                held = entry.at if run.stage in HOLDING else ""
+                self._open[run.run] = _Open(run, [(SHOWN[run.stage], entry.at)], held)
 
     def finish(self, begin: str, end: str) -> Timeline:
         """Return what was built, cut to the window."""
@@ -320,7 +329,7 @@ def _exited(event: ev.RunExited) -> tuple[MarkKind, str] | None:
 def _ended(event: ev.RunReleased | ev.RunAbandoned) -> tuple[MarkKind, str] | None:
     if not event.outcome.startswith("failed"):
         return None
-    return "failure", f"{event.outcome}: {event.error}".rstrip(": ")
+    return "failure", f"{event.outcome.removeprefix('failed: ')}: {event.error}".rstrip(": ")
 
 
 def _stop_failed(event: ev.RunStopFailed) -> tuple[MarkKind, str]:

@@ -516,7 +516,7 @@ function paintStrip(w, h, base) {
 
 function tell() {
   const from = clock(view.start, 3), to = clock(view.end, 3);
-  const narrow = api.narrow ? ` ${api.narrow.toLocaleString("en")} of the runs shown are narrower than a pixel: zoom in to tell them apart.` : "";
+  const narrow = api.narrow ? ` Runs shown that are narrower than a pixel: ${api.narrow.toLocaleString("en")}; zoom in to tell them apart.` : "";
   const summed = api.summed ? " Marks that would cover each other are counted, part by part." : "";
   const hidden = rows.fits ? " Only models with that in their name are shown." : "";
   const second = from.date === to.date ? to.time : `${to.date} ${to.time}`;
