@@ -57,7 +57,6 @@ TABLE: dict[tuple[Stage | None, str], Stage] = {
     (_S.STOP_FAILED, "run.swept"): _S.STOPPING,
     (_S.LOADING, "run.adopted"): _S.LOADING,
     (_S.READY, "run.adopted"): _S.READY,
-    (_S.DRAINING, "run.adopted"): _S.DRAINING,
 }
 
 HOLDING = frozenset(
