@@ -6,6 +6,7 @@ import asyncio
 import functools
 import os
 from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
 from types import EllipsisType, TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -175,6 +176,10 @@ class AsyncFace(Face):
     async def abackup(self, path: str | os.PathLike[str]) -> int:
         """As `backup`, in a thread."""
         return await asyncio.to_thread(self.backup, path)
+
+    async def aarchive(self) -> Path:
+        """As `archive`. Cancelled before it has begun it does not happen, later it does."""
+        return Path(await self._acall(self._archive_message(), CALL_S))
 
     def alease(self, name: str, timeout_s: float = LEASE_S) -> LeaseRequest[Lease]:
         """As `lease`: `async with service.alease(name) as lease`, or await it and release."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -192,6 +193,9 @@ class Face:
         Raises StateError when the target exists or cannot be written.
         """
         return backup(self._state, Path(path))
+
+    def _archive_message(self) -> msg.Archive:
+        return msg.Archive(Ticket("archive"), version("moorage"))
 
     def _call(self, message: msg.FromCaller, timeout_s: float) -> Any:
         check.seconds("timeout_s", timeout_s)

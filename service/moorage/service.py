@@ -186,6 +186,16 @@ class ModelService(AsyncFace):
         """
         self._call(self._limits_message(max_loaded, memory_limit, min_residency_s), CALL_S)
 
+    def archive(self) -> Path:
+        """Begin a new segment of the log, and return where the one before it is now.
+
+        The service goes on; the new segment begins with all that the older ones add up to, and
+        they stay where they are for as long as anybody wants to ask them. Raises StateError while
+        another connection has the log open (`events` that was not read to its end, Datasette,
+        `moorage events -f`), LogUnavailableError; then nothing has changed.
+        """
+        return Path(self._call(self._archive_message(), CALL_S))
+
     # --- leases ---
 
     def lease(self, name: str, timeout_s: float = LEASE_S) -> Lease:

@@ -22,11 +22,6 @@ from moorage.log.verify import Flaw, flaws
 from segments.making import Growing, ledger, read
 
 
-@pytest.fixture
-def growing(tmp_path: Path) -> Growing:
-    return Growing(tmp_path / "state")
-
-
 def found(folder: Path) -> list[Flaw]:
     with LogReader(folder) as reader:
         return list(flaws(reader, refold=True))

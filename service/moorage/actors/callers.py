@@ -65,6 +65,9 @@ def _do(registry: Registry, message: msg.FromCaller) -> None:
             _decided(registry, message, lambda draft, _: decide.reset(draft, name, "operator"))
         case msg.SetLimits():
             _set_limits(registry, message)
+        case msg.Archive():
+            if message.ticket.open:
+                message.ticket.grant(registry.ledger.archive(message.program))
         case msg.Close():
             registry.volatile.closing = message
             registry.desk.fail_all(lambda ticket: ServiceClosedError(ticket.asked))

@@ -106,6 +106,14 @@ class SetLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Archive:
+    """Begin a new segment of the log; granted the path of the one before."""
+
+    ticket: Ticket[str]
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the service."""
 
@@ -293,5 +301,7 @@ FromModel = (
     | Reaped
 )
 ToModel = Fetch | Prepare | Launch | Adopt | StopRun | Forget
-FromCaller = Open | Want | Left | Define | Remove | Stop | Pin | Reset | SetLimits | Close
+FromCaller = (
+    Open | Want | Left | Define | Remove | Stop | Pin | Reset | SetLimits | Archive | Close
+)
 ToRegistry = FromCaller | FromModel | Emptied | Wake | ActorDied

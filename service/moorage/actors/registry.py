@@ -134,6 +134,7 @@ class Registry:
                 | msg.Pin()
                 | msg.Reset()
                 | msg.SetLimits()
+                | msg.Archive()
                 | msg.Close()
             ):
                 callers.answer(self, message)

@@ -52,6 +52,7 @@ def build() -> argparse.ArgumentParser:
     _add_events(commands)
     inquiries.register(commands, _add, _add_state)
     answers.register(commands, _add, _add_state)
+    _add_archive(commands)
     _add_db(commands)
     return parser
 
@@ -131,6 +132,17 @@ def _add_events(commands: Any) -> None:
     parser.add_argument("--kind", metavar="PREFIX", help="such as run.ready, run. or port")
 
 
+def _add_archive(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "archive",
+        _archive,
+        help_text="Begin a new file for an event log, and keep the old one beside it",
+        more="No service may own the log just now; a live one has `service.archive()`.",
+    )
+    _add_state(parser)
+
+
 def _add_db(commands: Any) -> None:
     text = "Tell or upgrade the schema of an event log"
     db = commands.add_parser("db", help=text, description=f"{text}.")
@@ -192,6 +204,12 @@ def _events(options: argparse.Namespace, console: Console, stop: Flag) -> int:
     from moorage.cli import events  # noqa: PLC0415
 
     return events.run(options, console, stop)
+
+
+def _archive(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import archive  # noqa: PLC0415
+
+    return archive.run(options, console)
 
 
 def _db_current(options: argparse.Namespace, console: Console, _stop: Flag) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from moorage.cli import source, values
 from moorage.cli.console import Console, harmless
 from moorage.core.state import State, describe_pool
+from moorage.log import segments
 from moorage.log.owner import Owner, look_for_owner
 from moorage.log.reader import LogReader
 from moorage.status import ModelStatus, ServiceStatus, service_status
@@ -24,15 +25,19 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Print the state of every model, then ports, room, order and queue."""
     with LogReader(source.place(options.state)) as reader:
         state = source.replayed(reader)
-        owner = look_for_owner(Path(reader.path))
+        database = Path(reader.path)
+        owner, large = look_for_owner(database), segments.grown(database)
     status = service_status(state)
     gone = frozenset(_gone(state, local_system()))
     if console.as_json:
-        _print_objects(console, state, status, owner, gone)
+        seen: dict[str, Any] = {"owner_alive": owner.alive, "note": large}
+        _print_objects(console, state, status, gone, seen)
     else:
         print_status(console, state, status, gone)
         for title, text in _freshness(status, owner, gone):
             console.line(f"{title:<8}{text}")
+        if large:
+            console.line(f"{'note':<8}{harmless(large)}")
     return 0
 
 
@@ -122,10 +127,14 @@ def _owner(status: ServiceStatus, owner: Owner) -> str:
 
 
 def _print_objects(
-    console: Console, state: State, status: ServiceStatus, owner: Owner, gone: frozenset[int]
+    console: Console,
+    state: State,
+    status: ServiceStatus,
+    gone: frozenset[int],
+    seen: dict[str, Any],
 ) -> None:
     service, *models = objects(state, status)
-    console.object(service | {"owner_alive": owner.alive})
+    console.object(service | seen)
     for model in models:
         alive = None if model["pid"] is None else model["run"] not in gone
         console.object(model | {"pid_alive": alive})

@@ -1,4 +1,4 @@
-"""Questions in SQL: read-only, with a time limit, and of this one file only."""
+"""Questions in SQL: read-only, with a time limit, and of this one log only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from moorage.errors import NotALogError, QueryError
-from moorage.log import engine, faults, revisions, views
+from moorage.log import engine, faults, joined, revisions, views
 from moorage.log.files import StateFiles
 from moorage.log.owner import look_for_owner
 from moorage.log.reading import ReadConnection, find_database
@@ -64,7 +64,8 @@ class Answer:
 def ask(place: Path, query: str, *, timeout_s: float, limit: int | None) -> Answer:
     """Return what a log answers to one statement that only reads; at most `limit` rows.
 
-    The views are those of this program, whatever revision the log has. Raises QueryError for a
+    `events` are those of all segments; the views are those of this program, whatever revision the
+    log has. Raises QueryError for a
     statement that is wrong, writes or takes too long, and StateError as a LogReader does.
     """
     database = find_database(place)
@@ -78,7 +79,8 @@ def ask(place: Path, query: str, *, timeout_s: float, limit: int | None) -> Answ
         with _limited(engine.driver_connection(connection), deadline, timeout_s) as limited:
             return _answer(limited, query, limit)
 
-    prepare = views.temporary(alive=_owner_alive(database))
+    shown = views.temporary(alive=_owner_alive(database))
+    prepare = (*joined.temporary(database), *shown)
     with closing(ReadConnection(database, prepare=prepare)) as reading:
         return reading.run(work)
 

@@ -50,6 +50,17 @@ class Start:
         return self.before.seq + 1
 
 
+def grown(database: Path) -> str:
+    """Return what to do about a live segment that has become large, else ""."""
+    size = database.stat().st_size
+    if size < LARGE_BYTES or _NAME.fullmatch(database.name):
+        return ""
+    return (
+        f"{database} has grown to {size >> 20} MB: `moorage archive`, or `archive()` of the "
+        "service that owns it, begins a new one and keeps this one beside it"
+    )
+
+
 def name(first: int, last: int) -> str:
     """Return what an older segment with these seqs is called."""
     return f"moorage-{first:012d}-{last:012d}.db"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
+from moorage.log import segments
 from moorage.log.files import companions
 from moorage.log.writer import Writer
 
@@ -25,10 +26,11 @@ def tidy(writer: Writer, database: Path) -> str:
     try:
         _, frames, done = writer.execute("PRAGMA wal_checkpoint(PASSIVE)")[0]
         size = wal.stat().st_size
+        large = segments.grown(database)
     except (sqlite3.Error, DBAPIError, OSError):
         return ""  # the next append meets it again, and tells it
     if done >= frames or size < WAL_ALARM_BYTES:
-        return ""
+        return large
     pids = sorted(set(_readers(shm)))
     who = f"process {', '.join(map(str, pids))} keeps" if pids else "someone keeps"
     return (
