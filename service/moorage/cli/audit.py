@@ -41,16 +41,24 @@ class Report:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print every finding; with `--fix` fix them and print what is left."""
-    place = source.place(options.state)
-    with LogReader(place) as reader:
-        database = Path(reader.path)
-        if options.fix:
-            _refuse_to_fix(database, look_for_owner(database))
-        report = _audit(reader, console)
-    if options.fix and report.findings:
-        report = _fixed(console, database, report)
+    try:
+        with LogReader(source.place(options.state)) as reader:
+            database = Path(reader.path)
+            if options.fix:
+                _refuse_to_fix(database, look_for_owner(database))
+            report = _audit(reader, console)
+        if options.fix and report.findings:
+            report = _fixed(console, database, report)
+    except CorruptLogError as error:
+        report = _of_the_log(((error.seq, error.problem),), ())
     _print(console, report)
     return 1 if report.findings else 0
+
+
+def _of_the_log(chain: Sequence[tuple[int, str]], cuts: Sequence[str]) -> Report:
+    """Return what is left to say of a log that does not add up."""
+    found = audit(State(), None, chain=chain, cuts=cuts)
+    return Report(State(), Owner(alive=None), found, "what the log adds up to cannot be told")
 
 
 def _audit(reader: LogReader, console: Console) -> Report:
@@ -59,20 +67,21 @@ def _audit(reader: LogReader, console: Console) -> Report:
     files = StateFiles(database.parent)
     cuts = read_cuts(files.cuts) if database == files.database else ()
     console.progress("checking the log ...")
-    chain = [(flaw.seq, flaw.problem) for flaw in flaws(reader)]
+    flawed = list(flaws(reader))
+    chain = [(flaw.seq, flaw.problem) for flaw in flawed]
     try:
+        if any(flaw.unsound for flaw in flawed):
+            return _of_the_log(chain, cuts)
         state = past.state_at(reader)
+        unseen = _unseen(reader, owner)
+        if unseen:
+            return Report(state, owner, audit(state, None, chain=chain, cuts=cuts), unseen)
+        state, found = _compared(reader, state, owner, chain, cuts)
+        return Report(state, owner, dated(found, LogLook(reader)))
     except CorruptLogError as error:
-        chain = chain or [(error.seq, error.problem)]
-        found = audit(State(), None, chain=chain, cuts=cuts)
-        return Report(State(), owner, found, "what the log adds up to cannot be told")
+        return _of_the_log(chain or [(error.seq, error.problem)], cuts)
     finally:
         console.progress("")
-    unseen = _unseen(reader, owner)
-    if unseen:
-        return Report(state, owner, audit(state, None, chain=chain, cuts=cuts), unseen)
-    state, found = _compared(reader, state, owner, chain, cuts)
-    return Report(state, owner, dated(found, LogLook(reader)))
 
 
 def _unseen(reader: LogReader, owner: Owner) -> str:

@@ -45,6 +45,10 @@ class Console:
         if self.as_json:
             self._out.write(json.dumps(data, allow_nan=False) + "\n")
 
+    def raw(self, text: str) -> None:
+        """Print a line, whoever it is for."""
+        self._out.write(text + "\n")
+
     def table(
         self, head: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = ""
     ) -> None:

@@ -69,6 +69,36 @@ def register(commands: Any, add: Add, add_state: Callable[[Any], None]) -> None:
         more="Every hash, every fold, every invariant after every event. 1: a flaw.",
     )
     add_state(verify)
+    _register_transfers(commands, add, add_state)
+
+
+def _register_transfers(commands: Any, add: Add, add_state: Callable[[Any], None]) -> None:
+    export = add(
+        commands,
+        "export",
+        _export,
+        help_text="Print a log as JSON Lines",
+        more="`moorage import` makes the same log of it again, row for row.",
+    )
+    add_state(export)
+    importing = add(
+        commands,
+        "import",
+        _import,
+        help_text="Make a log of an export",
+        more="Every hash is checked; a folder that holds a log is left alone.",
+    )
+    add_state(importing)
+    importing.add_argument("file", metavar="FILE", help="an export, - for standard input")
+    backup = add(
+        commands,
+        "backup",
+        _backup,
+        help_text="Copy a log into one new file",
+        more="A live service is not held up.",
+    )
+    add_state(backup)
+    backup.add_argument("path", metavar="PATH", help="the new file")
 
 
 # Each command is imported when it runs: `moorage --help` needs no database.
@@ -96,3 +126,21 @@ def _verify(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
     from moorage.cli import verify  # noqa: PLC0415
 
     return verify.run(options, console)
+
+
+def _export(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import transfer  # noqa: PLC0415
+
+    return transfer.run_export(options, console)
+
+
+def _import(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import transfer  # noqa: PLC0415
+
+    return transfer.run_import(options, console)
+
+
+def _backup(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
+    from moorage.cli import transfer  # noqa: PLC0415
+
+    return transfer.run_backup(options, console)

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from moorage.core.events import Entry
-from moorage.core.fold import FoldError, apply
-from moorage.core.lifecycle import LifecycleError
+from moorage.core.fold import apply
+from moorage.core.invariants import CONTRADICTIONS
 from moorage.core.state import State
 from moorage.errors import ConfigurationError, CorruptLogError, UnknownModelError
 from moorage.log.reader import Filter, LogReader
@@ -40,8 +40,8 @@ def fold(state: State, entry: Entry, path: str) -> None:
     """Fold one entry. Raises CorruptLogError when it contradicts what came before."""
     try:
         apply(state, entry)
-    except (FoldError, LifecycleError, LookupError, ConfigurationError) as error:
-        raise CorruptLogError(path, entry.seq, str(error)) from error
+    except CONTRADICTIONS as error:
+        raise CorruptLogError(path, entry.seq, str(error) or type(error).__name__) from error
 
 
 def model_called(reader: LogReader, name: str) -> str:

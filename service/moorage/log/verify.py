@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moorage.core import chain
+from moorage.core.codec import misfit
 from moorage.core.events import Entry, LogContinued
 from moorage.core.fold import FOLD_VERSION, apply
 from moorage.core.invariants import CONTRADICTIONS, violations
@@ -25,10 +26,14 @@ _TELL_ROWS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A row that is not as it was written; `seq` names the first one concerned."""
+    """A row that is not as it was written; `seq` names the first one concerned.
+
+    `unsound` where nothing can be told from a state that it was folded into.
+    """
 
     seq: int
     problem: str
+    unsound: bool = False
 
 
 def flaws(
@@ -56,6 +61,10 @@ def flaws(
             yield Flaw(row.seq, f"cannot be understood: {error.problem}")
             folding = None
         else:
+            if name := misfit(entry.event):
+                problem = f"has a {name} of a type that no such event has"
+                yield Flaw(row.seq, problem, unsound=True)
+                folding = None
             yield from folding.add(entry) if folding is not None else ()
         previous, seq = row.hash, row.seq
         if head is not None and row.seq == head.seq:
