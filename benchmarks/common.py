@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import socket
 import statistics
 import sys
@@ -46,7 +47,11 @@ while True:
 
 
 def arguments(doc: str, **options: tuple[float, str]) -> argparse.Namespace:
-    """Parse `--NAME NUMBER` for each option (default and help), and `--json`."""
+    """Parse `--NAME NUMBER` for each option (default and help), and `--json`.
+
+    From here on SIGTERM ends a benchmark as Ctrl-C does: with what it started.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     for name, (default, text) in options.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
