@@ -1,0 +1,268 @@
+"""The lock-free gate: every order of the steps that touch what users and registry share.
+
+The real code runs in threads that stop before each instruction which reads or writes `closed` or
+`holders`; the test says who goes next. All orders of one user and the registry are tried, and so
+many random ones of three users that another seed would find what one did not.
+"""
+
+from __future__ import annotations
+
+import dis
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from queue import SimpleQueue
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from moorage import ModelService, ModelSpec
+from moorage.actors import gate as gate_module
+from moorage.actors.gate import Gate, Lease
+from moorage.testing import fake_parts
+from support.services import LIMIT_S, Outcome, settle, state_of
+
+SHARED = {"closed", "holders", "dead"}
+OURS = {gate_module.__file__, __file__}
+RANDOM_ORDERS = 1500
+
+
+@cache
+def _stops(code: CodeType) -> frozenset[int]:
+    """Return the offsets of the instructions before which to stop."""
+    return frozenset(
+        one.offset
+        for one in dis.get_instructions(code)
+        if one.opname == "STORE_SUBSCR" or one.argval in SHARED
+    )
+
+
+class Actor:
+    """One thread that goes one step at a time."""
+
+    def __init__(self, work: Callable[[], None], paused: SimpleQueue[bool]) -> None:
+        self._work = work
+        self._paused = paused
+        self._go = threading.Semaphore(0)
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def step(self) -> bool:
+        """Let it go on to its next stop; return whether there is one."""
+        self._go.release()
+        return self._paused.get(timeout=LIMIT_S)
+
+    def _run(self) -> None:
+        self._go.acquire()
+        sys.settrace(self._trace)
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001  the test raises it
+            self.error = error
+        finally:
+            sys.settrace(None)
+            self._paused.put(False)
+
+    def _trace(self, frame: FrameType, event: str, _arg: Any) -> Any:
+        code = frame.f_code
+        if event == "call":
+            if code.co_filename not in OURS or frame.f_code is Actor._run.__code__:
+                return None
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+        elif event == "opcode" and frame.f_lasti in _stops(code):
+            self._paused.put(True)
+            self._go.acquire()
+        return self._trace
+
+
+def play(works: list[Callable[[], None]], choose: Callable[[int], int]) -> None:
+    """Run the works step by step; `choose` says which of those that can go does."""
+    paused: SimpleQueue[bool] = SimpleQueue()
+    actors = [Actor(work, paused) for work in works]
+    able = list(actors)
+    while able:
+        actor = able[choose(len(able))]
+        if not actor.step():
+            able.remove(actor)
+    for actor in actors:
+        actor.thread.join(LIMIT_S)
+        if actor.error is not None:
+            raise actor.error
+
+
+def every_order(once: Callable[[Callable[[int], int]], None], limit: int = 5000) -> int:
+    """Call `once` with every sequence of choices there is; return how many."""
+    path: list[tuple[int, int]] = []
+    count = 0
+    while count < limit:
+        position = 0
+
+        def choose(width: int) -> int:
+            nonlocal position
+            if position == len(path):
+                path.append((0, width))
+            position += 1
+            return path[position - 1][0]
+
+        once(choose)
+        count += 1
+        while path and path[-1][0] + 1 == path[-1][1]:
+            path.pop()
+        if not path:
+            return count
+        path[-1] = (path[-1][0] + 1, path[-1][1])
+    raise AssertionError("there are more orders than foreseen")
+
+
+class Play:
+    """One gate, its users and its registry; judged at the end."""
+
+    def __init__(self) -> None:
+        self.emptied: list[int] = []
+        self.drains = False
+        self.died = False
+        self.gate = Gate(
+            model="m", run=1, ports=(1,), on_empty=self.emptied.append, now=time.monotonic
+        )
+
+    def enter(self) -> Lease | None:
+        """Announce, then look, as `ModelService.lease` does."""
+        lease = Lease(self.gate, 1)
+        if not self.gate.closed:
+            return lease
+        lease.release()
+        return None
+
+    def user(self) -> None:
+        lease = self.enter()
+        if lease is not None:
+            self._use(lease)
+            lease.release()
+
+    def forgetful(self) -> None:
+        lease = self.enter()
+        if lease is not None:
+            self._use(lease)
+        del lease
+
+    def _use(self, lease: Lease) -> None:
+        lost = lease.lost
+        assert self.died or not lost, "evicted while it was leased"
+
+    def evict(self) -> None:
+        """Close, then look: end it when it is idle, else leave it closed, to drain."""
+        self.gate.closed = True
+        if self.gate.holders:
+            self.drains = True
+        else:
+            self.gate.dead = True
+
+    def reopen(self) -> None:
+        """Close, and think better of it when it is busy."""
+        self.gate.closed = True
+        if self.gate.holders:
+            self.gate.closed = False
+        else:
+            self.gate.dead = True
+
+    def die(self) -> None:
+        self.died = True
+        self.gate.closed = True
+        self.gate.dead = True
+
+    def judge(self) -> None:
+        assert self.gate.holders == {}
+        if self.drains:
+            assert self.emptied, "the registry was not told that the last lease left"
+        assert self.gate.granted() >= 1
+
+
+REGISTRIES = ("evict", "reopen", "die")
+
+
+@pytest.mark.parametrize("registry", REGISTRIES)
+@pytest.mark.parametrize("user", ["user", "forgetful"])
+def test_every_order_of_one_user_and_the_registry_is_sound(user: str, registry: str) -> None:
+    def once(choose: Callable[[int], int]) -> None:
+        one = Play()
+        play([getattr(one, user), getattr(one, registry)], choose)
+        one.judge()
+
+    assert every_order(once) > 20
+
+
+@pytest.mark.parametrize("registry", REGISTRIES)
+def test_random_orders_of_three_users_and_the_registry_are_sound(registry: str) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    for _ in range(RANDOM_ORDERS // len(REGISTRIES)):
+        one = Play()
+        works = [one.user, one.forgetful, one.user, getattr(one, registry)]
+        try:
+            play(works, chance.randrange)
+            one.judge()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+def test_an_unsound_gate_would_be_found() -> None:
+    """A user who looks before he announces is overtaken in some order: the search must see it."""
+
+    def once(choose: Callable[[int], int]) -> None:
+        one = Play()
+
+        def hasty() -> None:
+            if not one.gate.closed:
+                lease = Lease(one.gate, 1)
+                one._use(lease)
+                lease.release()
+
+        play([hasty, one.evict], choose)
+
+    with pytest.raises(AssertionError, match="evicted while it was leased"):
+        every_order(once)
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Let threads change places as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_threads_that_change_places_all_the_time_never_lose_a_lease(
+    opened: Callable[..., ModelService], restless: None
+) -> None:
+    names = "abc"
+    specs = [ModelSpec(name=n, backend="command", args=("server", "{port}")) for n in names]
+    service = opened(*specs, parts=fake_parts(), max_loaded=2)
+    until = time.monotonic() + 2.0
+    lost: list[str] = []
+
+    def work(index: int) -> int:
+        chance = random.Random(index)
+        count = 0
+        while time.monotonic() < until:
+            name = names[chance.choice((0, 0, 0, 0, 1, 1, 1, 2)) if index else 0]
+            with service.lease(name, timeout_s=LIMIT_S) as lease:
+                if lease.lost:
+                    lost.append(name)
+            count += 1
+        return count
+
+    workers = [Outcome(lambda index=index: work(index)) for index in range(4)]  # type: ignore[misc]
+    counts = [worker.get() for worker in workers]
+
+    assert lost == []
+    assert all(counts)
+    settle(lambda: service.status().waiting == 0)
+    assert all(not model.leases for model in service.status().models)
+    assert state_of(service).runs
