@@ -59,7 +59,9 @@ def left_behind(folder: Path, pool: range, script: str, *arguments: object) -> s
 def _be_owner(text: str, names: dict[str, Any], writer: int) -> NoReturn:
     """Never returns into the tests, whatever happens."""
     try:
-        sys.stdout = os.fdopen(writer, "w", buffering=1)
+        os.dup2(writer, 1)
+        os.close(writer)
+        sys.stdout = os.fdopen(1, "w", buffering=1)
         exec(text, names)
     except BaseException:  # noqa: BLE001  told to the parent
         traceback.print_exc(file=sys.stdout)
