@@ -270,6 +270,7 @@ class Runtime:
                 self.done.wait(END_S * 4)
             return
         self._ender = me
+        self._ended = True  # before the actor stops: see `ask`
         try:
             self._ref.stop(block=False)
             self._ref.actor_stopped.wait(END_S)

@@ -41,17 +41,22 @@ class RegistryActor(_QuietActor):
         super().__init__()
         self._logic = logic
         self._on_end = on_end
-        self._handling: Any = None
 
     def on_start(self) -> None:
         """Name the thread: Pykka's own names do not tell whose it is."""
         threading.current_thread().name = "moorage-registry"
 
     def on_receive(self, message: Any) -> None:
-        """Handle one message, in the actor's thread."""
-        self._handling = message
-        self._logic.handle(message)
-        self._handling = None
+        """Handle one message, in the actor's thread. Any exception ends it, honestly.
+
+        That is said before Pykka marks the actor as stopped: in between, who tells it something
+        would learn neither that it ended nor an answer.
+        """
+        try:
+            self._logic.handle(message)
+        except BaseException as error:
+            self._fail(error, message)
+            raise
 
     def on_failure(
         self,
@@ -59,19 +64,24 @@ class RegistryActor(_QuietActor):
         exception_value: BaseException | None,
         traceback: TracebackType | None,  # noqa: ARG002
     ) -> None:
-        """Die honestly."""
-        reason = f"{type(exception_value).__name__}: {exception_value}"
+        """Say why, and answer what came meanwhile."""
         _log.critical("the registry stopped", exc_info=exception_value)
-        self._end(reason, lambda: ServiceFailedError(reason))
+        self._fail(exception_value)
+
+    def _fail(self, error: BaseException | None, message: Any = None) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        self._end(reason, lambda: ServiceFailedError(reason), message)
 
     def on_stop(self) -> None:
         """Answer what came too late."""
         self._end(None, ServiceClosedError)
 
-    def _end(self, reason: str | None, error: Callable[[], MoorageError]) -> None:
+    def _end(
+        self, reason: str | None, error: Callable[[], MoorageError], died_of: Any = None
+    ) -> None:
         self._on_end(reason)  # from here on callers see it themselves
         self._logic.fail(error)
-        unanswered = [self._handling]  # the one it died of
+        unanswered = [died_of]
         while not self.actor_inbox.empty():
             unanswered.append(getattr(self.actor_inbox.get(), "message", None))
         for message in unanswered:
