@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage.cli.past import state_at
+from moorage.cli.source import state_at
 from moorage.core.fold import FOLD_VERSION, replay
 from moorage.core.snapshot import state_to_data
 from moorage.core.state import State

@@ -153,7 +153,7 @@ def test_an_alias_is_as_good_as_a_name(state: Path, acting: Acting, ask: Ask) ->
     assert ask("why", "--state", state, "short").out == ask("why", "--state", state, "long").out
 
 
-@pytest.mark.parametrize("what", ["nobody", "999", "0"])
+@pytest.mark.parametrize("what", ["nobody", "999", "0", "9" * 30, "9" * 5000])
 def test_what_the_log_does_not_have_is_refused_in_one_line(
     state: Path, acting: Acting, ask: Ask, what: str
 ) -> None:

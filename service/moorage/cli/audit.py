@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage.cli import past, ps, source, values
+from moorage.cli import ps, source, values
 from moorage.cli.console import Console, harmless
 from moorage.cli.why import LogLook
 from moorage.core.audit import Finding, audit, dated
@@ -72,7 +72,7 @@ def _audit(reader: LogReader, console: Console) -> Report:
     try:
         if any(flaw.unsound for flaw in flawed):
             return _of_the_log(chain, cuts)
-        state = past.state_at(reader)
+        state = source.state_at(reader)
         unseen = _unseen(reader, owner)
         if unseen:
             return Report(state, owner, audit(state, None, chain=chain, cuts=cuts), unseen)
@@ -88,6 +88,8 @@ def _unseen(reader: LogReader, owner: Owner) -> str:
     """Return why this machine shows nothing of what the log is about, '' when it may."""
     last = reader.last(Filter(kind=ServiceOpened.kind))
     opened = last.event if last is not None else None
+    if opened is None and reader.first > 1:
+        return "the older segments, which say on which machine its service ran, are missing"
     if not isinstance(opened, ServiceOpened):
         return "no service was ever opened on the log"
     with closing(LocalProcesses()) as processes:
@@ -116,7 +118,7 @@ def _compared(
             if not owned or reader.head == state.seq:
                 return state, found
             before = found if before is None else tuple(f for f in found if f in before)
-            state = past.state_at(reader)
+            state = source.state_at(reader)
     return state, before or ()
 
 

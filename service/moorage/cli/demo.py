@@ -90,7 +90,7 @@ def _is_a_demos(folder: Path) -> bool:
     if not folder.is_dir() or not StateFiles(folder).database.exists():
         raise StateError(str(folder), "is there already and no state; name another with --state")
     with LogReader(folder) as reader:
-        others = set(source.replayed(reader).models) - {*MODELS, FAILING}
+        others = set(source.state_at(reader).models) - {*MODELS, FAILING}
     if others:
         raise StateError(
             str(folder),

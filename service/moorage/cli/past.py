@@ -1,36 +1,14 @@
-"""What a log added up to at any point of its past."""
+"""Points of a log's past, as people name them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from moorage.cli import source
-from moorage.core.fold import FOLD_VERSION
-from moorage.core.snapshot import state_from_data
-from moorage.core.state import State
 from moorage.errors import ConfigurationError
 from moorage.log.reader import LogReader
 
-
-def state_at(reader: LogReader, seq: int | None = None) -> State:
-    """Return the state after an entry, by default the last; begins at the nearest snapshot.
-
-    Raises CorruptLogError when the log contradicts itself.
-    """
-    state = _nearest(reader, seq)
-    for entry in reader.read(state.seq, until=seq):
-        source.fold(state, entry, reader.path)
-    return state
-
-
-def _nearest(reader: LogReader, seq: int | None) -> State:
-    cached = reader.snapshot(FOLD_VERSION, until=seq)
-    if cached is not None:
-        try:
-            return state_from_data(cached.state)
-        except (LookupError, TypeError, ValueError, ConfigurationError):
-            pass  # a cache of no use: the entries themselves are there
-    return State()
+_MOST_DIGITS = 19
+"""No log has an event whose number is as long as that."""
 
 
 def point(reader: LogReader, text: str) -> int:
@@ -38,7 +16,7 @@ def point(reader: LogReader, text: str) -> int:
 
     Raises ConfigurationError.
     """
-    if text.isdecimal():
+    if text.isdecimal() and len(text) < _MOST_DIGITS:
         seq, head = int(text), reader.head
         if seq > head:
             raise ConfigurationError("--at", f"the log has no event {seq}, it ends at {head}")

@@ -18,7 +18,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Print the state at one point, and how far that is from the log's end."""
     with LogReader(source.place(options.state)) as reader:
         seq = reader.head if options.at is None else past.point(reader, options.at)
-        state = past.state_at(reader, seq)
+        state = source.state_at(reader, seq)
         following, head = reader.entry(seq + 1), reader.head
     status = service_status(state)
     if console.as_json:

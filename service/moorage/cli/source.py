@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from moorage.core.events import Entry
-from moorage.core.fold import apply
+from moorage.core.fold import FOLD_VERSION, apply
 from moorage.core.invariants import CONTRADICTIONS
+from moorage.core.snapshot import state_from_data
 from moorage.core.state import State
 from moorage.errors import ConfigurationError, CorruptLogError, UnknownModelError
 from moorage.log.reader import Filter, LogReader
@@ -28,12 +29,25 @@ def place(given: str | None) -> Path:
     return Path(named)
 
 
-def replayed(reader: LogReader) -> State:
-    """Return what a log adds up to now. Raises CorruptLogError when it contradicts itself."""
-    state = State()
-    for entry in reader.read():
+def state_at(reader: LogReader, seq: int | None = None) -> State:
+    """Return the state after an entry, by default the last; begins at the nearest snapshot.
+
+    Raises CorruptLogError when the log contradicts itself.
+    """
+    state = _nearest(reader, seq)
+    for entry in reader.read(state.seq, until=seq):
         fold(state, entry, reader.path)
     return state
+
+
+def _nearest(reader: LogReader, seq: int | None) -> State:
+    cached = reader.snapshot(FOLD_VERSION, until=seq)
+    if cached is not None:
+        try:
+            return state_from_data(cached.state)
+        except (LookupError, TypeError, ValueError, ConfigurationError):
+            pass  # a cache of no use: the entries themselves are there
+    return State()
 
 
 def fold(state: State, entry: Entry, path: str) -> None:
@@ -49,7 +63,7 @@ def model_called(reader: LogReader, name: str) -> str:
 
     Raises UnknownModelError.
     """
-    names = replayed(reader).names
+    names = state_at(reader).names
     if name in names:
         return names[name]
     if any(reader.rows(limit=1, only=Filter(model=name))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from moorage.cli import events, past, ps, source, values
+from moorage.cli import events, ps, source, values
 from moorage.cli.console import Console, harmless
 from moorage.core.events import Entry
 from moorage.core.state import State
@@ -15,6 +15,8 @@ from moorage.errors import ConfigurationError, UnknownModelError
 from moorage.log.reader import Filter, LogReader
 
 _DETAIL_CHARS = 200
+_MOST_DIGITS = 100
+"""Of a number; a model's name may well consist of digits, too."""
 
 
 class LogLook:
@@ -39,17 +41,17 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Tell the story of one event, by its seq, or of a model, by its name."""
     with LogReader(source.place(options.state)) as reader:
         look = LogLook(reader)
-        if options.what.isdecimal():
+        if options.what.isdecimal() and len(options.what) < _MOST_DIGITS:
             subject = _entry(reader, int(options.what))
         else:
-            state = past.state_at(reader)
+            state = source.state_at(reader)
             subject = _of_model(console, reader, state, options.what)
         _tell(console, look, story(subject, look))
     return 0
 
 
 def _entry(reader: LogReader, seq: int) -> Entry:
-    found = reader.entry(seq)
+    found = reader.entry(seq) if 0 < seq <= reader.head else None
     if found is None:
         raise ConfigurationError("why", f"the log has no event {seq}, it ends at {reader.head}")
     return found
