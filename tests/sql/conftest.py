@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -33,11 +34,18 @@ def write(state: Path, entries: Iterable[Entry]) -> Path:
     return StateFiles(state).database
 
 
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state that is copied instead of written again; nobody changes it."""
+    folder = tmp_path_factory.mktemp("written") / "state"
+    write(folder, History(seed=1).entries(200, close=None))
+    return folder
+
+
 @pytest.fixture
-def state(tmp_path: Path) -> Path:
+def state(written: Path, tmp_path: Path) -> Path:
     """The state of a service that was killed after 200 runs."""
-    write(tmp_path / "state", History(seed=1).entries(200, close=None))
-    return tmp_path / "state"
+    return shutil.copytree(written, tmp_path / "state")
 
 
 @pytest.fixture
