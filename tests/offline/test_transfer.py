@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,40 @@ def test_a_service_goes_on_with_an_imported_log(tmp_path: Path, state: Path, ask
 
     assert rows(back)[: len(rows(state))] == rows(state)
     assert ask("verify", "--state", back).status == 0
+
+
+def test_a_log_of_several_segments_comes_back_as_one(tmp_path: Path, state: Path, ask: Ask) -> None:
+    ModelService.open(state, ports=range(27_900, 27_903)).close()
+    ask("archive", "--state", state)
+    ModelService.open(state, ports=range(27_900, 27_903)).close()
+    (tmp_path / "log.jsonl").write_text(ask("export", "--state", state).out)
+    back = tmp_path / "back"
+
+    answer = ask("import", tmp_path / "log.jsonl", "--state", back)
+
+    assert answer.status == 0
+    assert rows(back) == rows(state)
+    assert ask("verify", "--state", back).status == 0
+    assert ask("replay", "--state", back).out == ask("replay", "--state", state).out
+    ModelService.open(back, ports=range(27_900, 27_903)).close()
+
+
+def test_a_segment_whose_elders_are_missing_comes_back_with_its_gap(
+    tmp_path: Path, state: Path, ask: Ask
+) -> None:
+    written(state, list(History(seed=6).entries(6))[:60])
+    ask("archive", "--state", state)
+    shutil.rmtree(state / "archive")
+    (tmp_path / "log.jsonl").write_text(ask("export", "--state", state).out)
+    back = tmp_path / "back"
+
+    answer = ask("import", tmp_path / "log.jsonl", "--state", back)
+
+    verified = ask("verify", "--state", back, "--json")
+    assert answer.status == 0
+    assert rows(back) == rows(state)
+    assert [flaw["seq"] for flaw in verified.of("flaw")] == [1]
+    assert ask("replay", "--state", back).out == ask("replay", "--state", state).out
 
 
 def damaged(lines: list[str], chance: random.Random) -> list[str]:

@@ -95,7 +95,7 @@ def _register_transfers(commands: Any, add: Add, add_state: Callable[[Any], None
         "backup",
         _backup,
         help_text="Copy a log into one new file",
-        more="A live service is not held up.",
+        more="A live service is not held up. Older segments are whole files already.",
     )
     add_state(backup)
     backup.add_argument("path", metavar="PATH", help="the new file")
