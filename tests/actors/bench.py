@@ -42,9 +42,9 @@ class Bench:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
+        self.clock: FakeClock = options.pop("clock", None) or FakeClock()
         self.options: dict[str, Any] = {"ports": POOL, "max_loaded": 2, **options}
         self.log = MemoryLog()
-        self.clock = FakeClock()
         self.processes = FakeProcesses()
         self.ports = FakePorts(self.processes)
         self.backends = FakeBackends()

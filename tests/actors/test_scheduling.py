@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +16,7 @@ from moorage import (
     WaitTimeoutError,
 )
 from moorage.core import events as ev
-from moorage.testing import ExitStatus, Script
+from moorage.testing import ExitStatus, FakeClock, Script
 
 
 def test_an_idle_time_unload_that_meets_requests_answers_every_one_of_them(bench: Open) -> None:
@@ -483,6 +484,39 @@ def test_a_victim_that_gets_busy_while_it_is_chosen_is_passed_over(bench: Open) 
     stop.set()
 
     assert all(b.result(future) > 0 for future in busy)
+
+
+class MeddlingClock(FakeClock):
+    """Does something when the registry asks for the time, at a moment of the test's choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moment = 0
+        self.meddle: Callable[[], None] = lambda: None
+
+    def monotonic(self) -> float:
+        if self.moment and threading.current_thread().name == "moorage-registry":
+            self.moment -= 1
+            if not self.moment:
+                self.meddle()
+        return super().monotonic()
+
+
+@pytest.mark.parametrize("moment", range(1, 13))
+def test_a_lease_that_ends_at_any_moment_of_a_decision_lets_the_waiter_in(
+    bench: Open, moment: int
+) -> None:
+    clock = MeddlingClock()
+    b = bench(max_loaded=1, clock=clock)
+    b.define("a", "b")
+    lease = b.service.lease("a")
+    b.settle()
+    clock.meddle = lease.release
+    clock.moment = moment
+    waiting = b.call(lambda: b.service.lease("b"))  # and nothing else that would wake anybody
+    b.until(lambda: b.state("b") != "stopped" and b.state("a") != "ready")
+    lease.release()  # again, unless the moment has not come
+    b.result(waiting).release()
 
 
 def test_a_crash_of_a_leased_run_tells_its_holder_and_the_next_lease_restarts(

@@ -163,7 +163,7 @@ class Registry:
             for look in range(MAX_LOOKS + 1):
                 draft, outcome, usage = self._decide(fact, alone=look == MAX_LOOKS)
                 self.hall.close(self._leaving(draft))
-                if not self.hall.busy(self._idle_victims(draft)):
+                if not (self.hall.busy(self._idle_victims(draft)) or self._left(draft, usage)):
                     before = self.state
                     draft, outcome = self._commit(draft, outcome, usage, fact, must=must)
                     then()
@@ -245,6 +245,15 @@ class Registry:
             and entry.event.run in self.state.lru
             and entry.event.run not in self.volatile.forced
         ]
+
+    def _left(self, draft: Draft, usage: UsageMap) -> bool:
+        """Tell whether the last lease of a run to be drained left before its gate was closed.
+
+        Nobody would say so later: a lease that leaves by an open gate gives no hint.
+        """
+        drains = {r.run for r in draft.state.in_stage(Stage.DRAINING)}
+        leaving = (run for run in self._leaving(draft) if run in drains)
+        return any(usage[r].leases and not self.hall.busy([r]) for r in leaving if r in usage)
 
     def _commit(
         self, draft: Draft, outcome: Outcome, usage: UsageMap, fact: Fact, *, must: bool
