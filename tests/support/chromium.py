@@ -29,6 +29,9 @@ _FLAGS = (
     "--disable-crash-reporter",
     "--disable-breakpad",
     "--hide-scrollbars",
+    "--disable-site-isolation-trials",
+    "--renderer-process-limit=1",
+    "--disable-features=BackForwardCache,ProactivelySwapBrowsingInstances,SpareRendererForSitePerProcess",
     "--force-color-profile=srgb",
     "--remote-debugging-pipe",
 )

@@ -30,16 +30,14 @@ def draw(tmp_path: Path) -> Draw:
     return write
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[chromium.Chromium]:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Chromium]:
     if chromium.found() is None:
         missing = "Chromium is not installed (Debian: apt-get install chromium)"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
-    home = tmp_path / "home"
-    home.mkdir()
-    with chromium.Chromium(home) as running:
+    with chromium.Chromium(tmp_path_factory.mktemp("home")) as running:
         yield running
 
 
