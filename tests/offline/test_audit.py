@@ -228,6 +228,9 @@ def test_a_process_that_the_log_does_not_know_is_killed_by_a_fix(
     assert all(gone(pid) for pid in pids)
     reaped = ask("events", "--state", state, "--kind", "process.reaped", "--json").objects
     assert sorted(event["pid"] for event in reaped) == sorted(pids)
+    with LogReader(state) as reader:
+        causes = {reader.entry(event["cause"]).event.kind for event in reaped}  # type: ignore[union-attr]
+    assert causes == {"service.opened"}
 
 
 def test_beside_a_live_owner_it_looks_and_fixes_nothing(state: Path, ask: Ask) -> None:

@@ -313,7 +313,7 @@ def _open(registry: Registry, message: msg.Open) -> None:
             draft.emit(message.created)
         if draft.state.log_id != message.created.log_id:
             raise ConfigurationError("state", "the log's id is not the one its events say")
-        draft.emit(message.opened)
+        registry.volatile.opened = draft.emit(message.opened)
         for run in _by_use(draft.state):
             same_boot = run.boot_id in ("", message.opened.boot_id)
             alive = same_boot and run.run in message.survivors

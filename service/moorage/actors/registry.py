@@ -61,6 +61,8 @@ class Volatile:
     """When a stop that failed is looked at again."""
     forced: set[int] = field(default_factory=set[int])
     noted_at: float = 0.0
+    opened: int | None = None
+    """The entry that says that this service was opened."""
     stale: int = 0
     """Messages about runs that had moved on."""
     closing: msg.Close | None = None

@@ -14,6 +14,7 @@ from moorage.core.lifecycle import Stage
 from moorage.core.room import FOR_ROOM
 from moorage.errors import LogUnavailableError
 from moorage.protocols import StopReport
+from moorage.world.view import process_of
 
 if TYPE_CHECKING:
     from moorage.actors.registry import Fact, Registry, UsageMap
@@ -166,7 +167,7 @@ def _exited(registry: Registry, message: msg.ExitSeen) -> None:
     run = registry.state.runs[message.run]
     stranger = ""
     if run.stage is Stage.LOADING:
-        found = registry.ports.lost(effects.process_of(registry.state, run))
+        found = registry.ports.lost(process_of(registry.state, run))
         if found is not None:
             who = f"{found.command} (pid {found.pid})" if found.pid else "a stranger"
             stranger = f"{who} listens on port {found.port}"
@@ -292,4 +293,4 @@ def _reaped(registry: Registry, message: msg.Reaped) -> None:
     event = ev.ProcessReaped(
         run=found.run, pid=found.pid, command=found.command, reason="belongs to no open run"
     )
-    registry.settle(lambda draft, _: draft.emit(event, None), must=False)
+    registry.settle(lambda draft, _: draft.emit(event, registry.volatile.opened), must=False)

@@ -138,6 +138,8 @@ def _limits(event: ev.ServiceOpened | ev.LimitsSet) -> str:
 
 
 def _asked(event: ev.RunQueued | ev.RunFetching) -> str:
+    if event.requested_by == "restart":
+        return f"{event.model} is to be running always"
     return event.requested_by or f"somebody asked for {event.model}"
 
 
