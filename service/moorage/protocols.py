@@ -127,7 +127,7 @@ class LaunchOrder:
     token: str
     argv: tuple[str, ...]
     log_file: Path
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     inherit_env: bool = True
     cwd: str | None = None
 

@@ -14,6 +14,8 @@ from typing import Any, Literal, cast
 from moorage.errors import ConfigurationError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+_LONG_SECRET = 8
+"""From this length on, a secret is looked for inside of other texts."""
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _URL_PATH = re.compile(r"/[!-~]*")
 _OPTIONAL_TEXTS = ("path", "repo", "file", "revision", "executable", "cwd", "health_path")
@@ -182,11 +184,22 @@ def _check_texts(spec: ModelSpec) -> None:
     for key in (*spec.env, *spec.secrets):
         if not isinstance(key, str) or not _ENV.fullmatch(key):
             raise _bad("env", f"{key!r} is no environment variable name")
+    _check_hidden(spec, texts)
     both = sorted(set(spec.env) & set(spec.secrets))
     if both:
         raise _bad("secrets", f"{', '.join(both)} is in env too")
     if spec.health_path is not None and not _URL_PATH.fullmatch(spec.health_path):
         raise _bad("health_path", "must start with / and hold no blanks or control characters")
+
+
+def _check_hidden(spec: ModelSpec, texts: Mapping[str, object]) -> None:
+    """Refuse a secret that another field would show in the log."""
+    shown = {name: str(text) for name, text in texts.items() if not name.startswith("secrets")}
+    shown |= {f"settings[{key!r}]": str(value) for key, value in spec.settings.items()}
+    for key, secret in spec.secrets.items():
+        for name, text in shown.items():
+            if secret == text or (len(secret) >= _LONG_SECRET and secret in text):
+                raise _bad("secrets", f"the value of {key} is in {name} too, which the log shows")
 
 
 def _check_settings(spec: ModelSpec) -> None:

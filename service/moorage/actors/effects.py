@@ -127,11 +127,12 @@ def _adopt(registry: Registry, event: ev.RunAdopted) -> None:
         registry.hall.build(event.model, event.run, run.ports, granted=run.leases, shut=True)
         timeout_s = min(timeout_s, ADOPT_S)
     process = process_of(registry.state, run)
-    spec = spec_of(registry, event.model) or known
+    spec = spec_of(registry, event.model)
     path = run.path or known.path
-    registry.tell_model(
-        event.model, msg.Adopt(event.run, spec, path, process, run.log_file, timeout_s)
+    order = msg.Adopt(
+        event.run, spec or known, path, process, run.log_file, timeout_s, spec is None
     )
+    registry.tell_model(event.model, order)
 
 
 def process_of(state: State, run: Run) -> RunProcess:

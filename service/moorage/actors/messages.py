@@ -174,7 +174,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """Watch a survivor and wait until it answers, for at most `timeout_s`."""
+    """Watch a survivor and wait until it answers, for at most `timeout_s`.
+
+    `unknown_secrets`: it was launched with some, and `spec` has none of their values.
+    """
 
     run: int
     spec: ModelSpec
@@ -182,6 +185,7 @@ class Adopt:
     process: RunProcess
     log_file: str
     timeout_s: float
+    unknown_secrets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

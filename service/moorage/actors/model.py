@@ -36,6 +36,9 @@ from moorage.spec import ModelSpec
 KILL_WAIT_S = 5.0
 """Seconds after SIGKILL until a stop is called failed."""
 MASK = "***"
+MASKED_FROM = 4
+"""Fewer characters of a secret's beginning say nothing at the end of a line."""
+CUT = "…"
 HEALTH_MISSES = 3
 """So many questions in a row without an answer make a run unhealthy."""
 HEALTH_S = 5.0
@@ -94,6 +97,7 @@ class _Run:
     process: RunProcess | None = None
     log_file: Path | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    unknown_secrets: bool = False
 
 
 class ModelLogic:
@@ -167,13 +171,13 @@ class ModelLogic:
         done = msg.PrepareDone(run.number, None, problem="preparing ended without an answer")
         try:
             run.spec, run.ports = order.spec, order.ports
-            run.secrets = tuple(value for value in order.spec.secrets.values() if value)
+            run.secrets = _parts(order.spec)
             run.plan = plan = self._plan(order.spec, order.path, order.ports)
             run.log_file = self._world.logs / self.name / f"{run.number:06d}.log"
             argv = tuple(self._masked(run, arg) for arg in plan.argv)
             done = msg.PrepareDone(run.number, plan, argv, str(run.log_file))
         except (LaunchFailedError, ConfigurationError) as error:
-            done = msg.PrepareDone(run.number, None, problem=str(error))
+            done = msg.PrepareDone(run.number, None, problem=self._masked(run, str(error)))
         finally:
             self._tell(done)
 
@@ -205,7 +209,8 @@ class ModelLogic:
 
     def _adopt(self, run: _Run, order: msg.Adopt) -> None:
         run.spec, run.process, run.ports = order.spec, order.process, order.process.ports
-        run.secrets = tuple(value for value in order.spec.secrets.values() if value)
+        run.secrets = _parts(order.spec)
+        run.unknown_secrets = order.unknown_secrets
         run.log_file = Path(order.log_file) if order.log_file else None
         try:
             run.plan = self._plan(order.spec, order.path, run.ports)
@@ -265,6 +270,8 @@ class ModelLogic:
         """Runs in the watcher's thread."""
         run.cancelled.set()
         tail = self._world.processes.log_tail(run.log_file) if run.log_file else ()
+        if tail and run.unknown_secrets:
+            tail = (f"withheld: {run.log_file} may hold secrets that its new owner was not given",)
         masked = tuple(self._masked(run, line) for line in tail)
         self._tell(msg.ExitSeen(run.number, status, masked))
 
@@ -295,4 +302,19 @@ class ModelLogic:
     def _masked(self, run: _Run, text: str) -> str:
         for secret in run.secrets:
             text = text.replace(secret, MASK)
+            if text.endswith(CUT):  # where a long line was cut, a beginning of one may be left
+                text = _without_beginning(text.removesuffix(CUT), secret) + CUT
         return text
+
+
+def _parts(spec: ModelSpec) -> tuple[str, ...]:
+    """Return what is masked: line by line, as output is seen; the longest first, or ends stay."""
+    values = spec.secrets.values()
+    parts = {part for value in values for part in (value, *value.splitlines()) if part.strip()}
+    return tuple(sorted(parts, key=len, reverse=True))
+
+
+def _without_beginning(text: str, secret: str) -> str:
+    found = (n for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n]))
+    length = next(found, 0)
+    return text[: len(text) - length] + MASK if length >= MASKED_FROM else text
