@@ -97,6 +97,8 @@ class _Run:
     process: RunProcess | None = None
     log_file: Path | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    left: bool = False
+    """Its actor has ended: nobody will order the stop of what is spawned from now on."""
     unknown_secrets: bool = False
 
 
@@ -136,6 +138,7 @@ class ModelLogic:
     def close(self) -> None:
         """End the workers; what they are in goes on to its end."""
         for run in self._runs.values():
+            run.left = True
             run.cancelled.set()
             run.worker.close()
         self._runs.clear()
@@ -200,6 +203,12 @@ class ModelLogic:
             self._tell(done)
         if run.process is not None:
             self._world.processes.watch(run.process, lambda status: self._exited(run, status))
+            if run.left:
+                run.hurry.set()
+                self._world.processes.stop(
+                    run.process, (), kill_wait_s=KILL_WAIT_S, hurry=run.hurry
+                )
+                return
             self._wait_ready(run, run.process, self._timeout_s(run))
 
     def _timeout_s(self, run: _Run) -> float:
