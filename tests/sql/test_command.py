@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -357,3 +358,58 @@ def test_a_terminated_query_leaves_the_writer_alone(state: Path) -> None:
     assert questions.ask(state, "SELECT max(seq) FROM events", timeout_s=9, limit=1).rows == (
         (head,),
     )
+
+
+def test_a_copy_is_asked_with_its_wal(run: Run, state: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    with closing(SqliteLog.open(state)) as log:
+        log.append([History(seed=2, seq=log.head).opened()])
+        head = log.head
+        for name in ("moorage.db", "moorage.db-wal"):
+            shutil.copy(state / name, copy)
+
+    ran = run("sql", "SELECT opened_seq FROM owner", "--json", "--state", copy)
+    assert objects(ran.out) == [{"opened_seq": head}]
+
+
+AS_NOBODY = """
+import os, sys, tempfile
+import encodings.ascii, moorage.log.questions
+from moorage.cli import main, parser, sql
+from moorage.log import revisions
+revisions.head(), parser.build()  # the last imports: the other user cannot read the interpreter
+tempfile.tempdir = sys.argv[2]
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+sys.exit(main(["sql", "SELECT count(*) AS n FROM leaks", "--json", "--state", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_that_cannot_be_written_is_asked_with_and_without_a_wal(
+    state: Path, tmp_path: Path
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="moorage-test-") as name:
+        public = Path(name)
+        public.chmod(0o755)
+        quiet, crashed, scratch = public / "quiet", public / "crashed", public / "scratch"
+        shutil.copytree(state, quiet)
+        crashed.mkdir()
+        scratch.mkdir()
+        scratch.chmod(0o777)
+        with closing(SqliteLog.open(state)) as log:
+            log.append([History(seed=2, seq=log.head).opened()])
+            for file in ("moorage.db", "moorage.db-wal"):
+                shutil.copy(state / file, crashed)
+        for folder in (quiet, crashed):
+            for file in folder.iterdir():
+                file.chmod(0o644)
+            folder.chmod(0o755)
+            before = sorted(file.name for file in folder.iterdir())
+            command = [sys.executable, "-c", AS_NOBODY, str(folder), str(scratch)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=False)
+
+            assert (done.returncode, done.stderr) == (0, "")
+            assert objects(done.stdout) == [{"n": 3}]
+            assert sorted(file.name for file in folder.iterdir()) == before
+        assert list(scratch.iterdir()) == []
