@@ -124,6 +124,7 @@ class Runtime:
         real = processes if isinstance(processes, LocalProcesses) else None
         self._ports = ports = parts.ports or LocalPorts(real)
         self.backends = parts.backends or InstalledBackends()
+        self.hall = Hall(self.clock.monotonic, self._emptied)
         world = World(
             log_id=self.log.log_id,
             logs=state / "logs",
@@ -133,9 +134,9 @@ class Runtime:
             fetcher=parts.fetcher or HubFetcher(),
             new_worker=partial(ThreadWorker, self._threads),
             new_flag=threading.Event,
+            died=self.hall.died,
         )
         self.desk = Desk(limits.max_waiting)
-        self.hall = Hall(self.clock.monotonic, self._emptied)
         self._directory = Directory(world, self._threads, self._post)
         alarm = parts.new_alarm(lambda: self._post(msg.Wake()))
         self._closers.insert(0, alarm.close)

@@ -124,9 +124,10 @@ def _served(registry: Registry, ticket: AnyTicket) -> bool:
     name = ticket.names[0]
     decide.resolve(registry.ledger.draft(), name)
     gate = held_gate(registry, ticket, name) or registry.hall.table.get(name)
-    if gate is not None:
-        grant(registry, gate, [ticket])
-    return gate is not None
+    if gate is None or gate.dead:
+        return False
+    grant(registry, gate, [ticket])
+    return True
 
 
 def _refuse_too_many(draft: Draft, ticket: AnyTicket) -> None:
@@ -320,9 +321,18 @@ def _open(registry: Registry, message: msg.Open) -> None:
             decide.recover(draft, run.run, same_boot=same_boot, alive=alive)
 
     registry.settle(fact, must=True)
+    _restart_again(registry)
     for found in message.strays:
         registry.reap(found)
     message.ticket.grant(None)
+
+
+def _restart_again(registry: Registry) -> None:
+    """Set the times of restarts that an earlier owner had still before it."""
+    now, at = registry.clock.monotonic(), registry.clock.now()
+    for model in registry.state.models.values():
+        if model.spec.restart == "always" and model.status == "backoff" and model.run is None:
+            registry.volatile.restarts[model.name] = now + decide.wait_s(model, at)
 
 
 def _by_use(state: State) -> list[Run]:

@@ -21,8 +21,8 @@ from moorage.errors import (
     PortPoolExhaustedError,
     StopFailedError,
 )
-from moorage.protocols import Identity, RunProcess
 from moorage.spec import ModelSpec
+from moorage.world.view import process_of
 
 if TYPE_CHECKING:
     from moorage.actors.registry import Registry
@@ -66,7 +66,7 @@ def act(  # noqa: PLR0912  one branch a kind of event
             case ev.RunStopFailed() as event:
                 _stop_failed(registry, event)
             case ev.RunAbandoned() | ev.RunReleased() as event:
-                _ended(registry, event, refused.get(event.run))
+                _ended(registry, event, before.runs.get(event.run), refused.get(event.run))
             case ev.ModelRemoved() as event:
                 registry.volatile.specs.pop(event.model, None)
                 registry.volatile.restarts.pop(event.model, None)
@@ -133,15 +133,6 @@ def _adopt(registry: Registry, event: ev.RunAdopted) -> None:
         event.run, spec or known, path, process, run.log_file, timeout_s, spec is None
     )
     registry.tell_model(event.model, order)
-
-
-def process_of(state: State, run: Run) -> RunProcess:
-    """Return a run as the world knows it."""
-    identity = None
-    if run.pid is not None:
-        identity = Identity(run.pid, run.group, run.session, run.start_ticks, run.boot_id)
-    token = f"{state.log_id}:{run.run}:{run.nonce}"
-    return RunProcess(run=run.run, token=token, identity=identity, ports=run.ports)
 
 
 def _stop(registry: Registry, before: State, event: ev.RunStopping | ev.RunExited) -> None:
@@ -232,7 +223,7 @@ def held_gate(registry: Registry, ticket: AnyTicket, name: str) -> Gate | None:
     """Return the gate of a run whose owner asks for it again: open to it also while it drains."""
     model = registry.state.models.get(registry.state.names.get(name, ""))
     gate = registry.hall.get(model.run) if model is not None and ticket.leases else None
-    return gate if gate is not None and gate.held_by(ticket.owner) else None
+    return gate if gate is not None and not gate.dead and gate.held_by(ticket.owner) else None
 
 
 def grant_joint(registry: Registry) -> None:
@@ -264,7 +255,10 @@ def _fail(registry: Registry, tickets: Sequence[AnyTicket], error: ErrorFor) -> 
 
 
 def _ended(
-    registry: Registry, event: ev.RunAbandoned | ev.RunReleased, no_room: NoRoom | None
+    registry: Registry,
+    event: ev.RunAbandoned | ev.RunReleased,
+    was: Run | None,
+    no_room: NoRoom | None,
 ) -> None:
     volatile = registry.volatile
     for known in (volatile.progress, volatile.stages, volatile.retries):
@@ -272,7 +266,10 @@ def _ended(
     volatile.unasked.discard(event.run)
     volatile.forced.discard(event.run)
     tickets = registry.desk.take(event.run)
-    if not _moved(registry, event, tickets):
+    if was is not None and was.ready_at:
+        for ticket in tickets:  # they came after its last lease: theirs is the next run
+            registry.later(msg.Want(ticket))
+    elif not _moved(registry, event, tickets):
         _fail(registry, tickets, _error_for(registry.state, event, no_room))
     for ticket in registry.desk.take_ends(event.run):
         ticket.grant(None)

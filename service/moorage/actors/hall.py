@@ -56,7 +56,15 @@ class Hall:
 
     def serves(self, run: int) -> bool:
         """Tell whether a run was seen to answer, and did not end since."""
-        return run in self._gates and run not in self._unproven
+        gate = self._gates.get(run)
+        return gate is not None and not gate.dead and run not in self._unproven
+
+    def died(self, run: int) -> None:
+        """Lend a run no more: its leader has ended. Called by whoever sees that first."""
+        gate = self._gates.get(run)
+        if gate is not None:
+            gate.dead = True
+            gate.closed = True
 
     def prove(self, run: int) -> None:
         """An adopted run answers."""
@@ -126,6 +134,8 @@ class Hall:
             seen = state.runs.get(run)
             if seen is None or seen.stage not in (Stage.READY, Stage.DRAINING):
                 self.end(run)
-            elif not gate.dead:
+            else:
                 gate.closed = seen.stage is Stage.DRAINING or run in self._unproven
+                if gate.dead:  # looked at after it was perhaps opened: it may die in between
+                    gate.closed = True
         self.publish(state)

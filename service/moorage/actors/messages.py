@@ -305,7 +305,5 @@ FromModel = (
     | Reaped
 )
 ToModel = Fetch | Prepare | Launch | Adopt | StopRun | Forget
-FromCaller = (
-    Open | Want | Left | Define | Remove | Stop | Pin | Reset | SetLimits | Archive | Close
-)
+FromCaller = Open | Want | Left | Define | Remove | Stop | Pin | Reset | SetLimits | Archive | Close
 ToRegistry = FromCaller | FromModel | Emptied | Wake | ActorDied

@@ -81,6 +81,8 @@ class World:
     fetcher: Fetcher
     new_worker: Callable[[str], Worker]
     new_flag: Callable[[], SettableFlag]
+    died: Callable[[int], None]
+    """Told first of a run whose leader ended: its gate closes before anybody decides."""
 
 
 @dataclass(slots=True)
@@ -277,6 +279,7 @@ class ModelLogic:
 
     def _exited(self, run: _Run, status: ExitStatus) -> None:
         """Runs in the watcher's thread."""
+        self._world.died(run.number)
         run.cancelled.set()
         tail = self._world.processes.log_tail(run.log_file) if run.log_file else ()
         if tail and run.unknown_secrets:
