@@ -196,6 +196,19 @@ def test_sql_of_a_folder_whose_name_has_quotes(tmp_path: Path) -> None:
     assert answers(growing.folder, "SELECT count(*) FROM events") == ((len(growing.written),),)
 
 
+def test_sql_says_when_older_segments_are_missing(run: Run, growing: Growing) -> None:
+    growing.segmented(2, 2)
+    first = int(growing.archived[0].stem.split("-")[2]) + 1
+    query = ("sql", "SELECT min(seq) FROM events", "--json", "--state", growing.folder)
+    assert (objects(run(*query).out), run(*query).err) == ([{"min(seq)": 1}], "")
+    shutil.rmtree(growing.folder / "archive")
+    ran = run(*query)
+
+    assert objects(ran.out) == [{"min(seq)": first}]
+    assert f"older segments are missing: the answer is of what event {first} and later" in ran.err
+    assert "older segments, which say" in run("audit", "--state", growing.folder).out
+
+
 # --- size ---
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -106,10 +108,52 @@ def test_killed_at_any_step_the_log_is_as_before_or_as_it_is_to_be(
     check_whole(growing.folder, archived=3 if step in AFTER else 2)
 
 
+ARCHIVING = """
+import sys
+from pathlib import Path
+from segments.making import Growing, read
+
+growing = Growing(Path(sys.argv[1]))
+growing.written = read(growing.folder)
+print(flush=True)
+while True:
+    growing.archive()
+    print(len(growing.written), flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_at_any_moment_every_acknowledged_entry_is_there_once(
+    growing: Growing, seed: int
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", ARCHIVING, str(growing.folder)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout
+    child.stdout.readline()
+    killer = threading.Timer(random.Random(seed).uniform(0, 0.3), child.kill)
+    killer.start()
+    acknowledged = [int(line) for line in child.stdout]
+    killer.join()
+    child.stdout.close()
+    assert child.wait(30) == -signal.SIGKILL
+
+    whole = read(growing.folder)
+    SqliteLog.open(growing.folder).close()
+    assert read(growing.folder) == whole
+    assert whole[: len(growing.written)] == growing.written
+    assert len(whole) - max(acknowledged, default=len(growing.written)) in (0, 1)
+    archived = 1 + len(whole) - len(growing.written)
+    check_whole(growing.folder, archived=archived)
+
+
 def check_whole(folder: Path, *, archived: int) -> None:
     """Nothing is left of the interruption, and the log is sound from its first row on."""
     names = {path.name for path in folder.iterdir()}
-    assert names == {"archive", "moorage.db", "moorage.head", "moorage.lock"}
+    assert names == {"archive", "moorage.db", "moorage.head", "moorage.lock"}, names
     older = list((folder / "archive").iterdir())
     assert len(older) == archived
     assert all(path.stat().st_nlink == 1 for path in older)

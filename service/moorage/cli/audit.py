@@ -11,13 +11,13 @@ from pathlib import Path
 
 from moorage.cli import ps, source, values
 from moorage.cli.console import Console, harmless
-from moorage.cli.why import LogLook
 from moorage.core.audit import Finding, audit, dated
 from moorage.core.events import ServiceOpened
 from moorage.core.state import State
 from moorage.errors import CorruptLogError, StateError, StateInUseError
 from moorage.log.files import StateFiles
 from moorage.log.head import read_cuts
+from moorage.log.look import LogLook
 from moorage.log.owner import Owner, is_claimed, look_for_owner
 from moorage.log.reader import Filter, LogReader
 from moorage.log.verify import flaws

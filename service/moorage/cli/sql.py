@@ -44,6 +44,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
         _print_objects(console, answer)
     else:
         _print_rows(console, answer)
+    if answer.first > 1:
+        console.flush()
+        console.problem(
+            f"older segments are missing: the answer is of what event {answer.first} and later "
+            "ones say, and leaves out runs and models that began before"
+        )
     if answer.more:
         console.flush()
         console.problem(f"there are more than these {limit} rows: --limit 0 shows all")

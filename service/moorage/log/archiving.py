@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
@@ -84,14 +84,20 @@ def _keep(database: Path, place: Path, reached: Reached) -> None:
         part.replace(place)
 
 
-def clean_up(files: StateFiles, first: int, hash_of: Callable[[int], str | None]) -> None:
+def clean_up(
+    files: StateFiles,
+    first: int,
+    hash_of: Callable[[int], str | None],
+    *,
+    also: Sequence[Path] = (),
+) -> None:
     """Remove what an archiving that was interrupted left.
 
     `hash_of` tells the hash of a row of the live database, which begins with `first`. An older
     segment goes only where the live one has all of its rows. What cannot be removed stays; it is
-    no part of the log.
+    no part of the log. `also` are further files to remove.
     """
-    parts = (files.part, *companions(files.part), *files.archive.glob("*.part"))
+    parts = (*also, files.part, *companions(files.part), *files.archive.glob("*.part"))
     try:
         for path in parts:
             path.unlink(missing_ok=True)

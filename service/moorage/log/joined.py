@@ -27,16 +27,16 @@ _AS_IN_A_LOG: Final = engine.compiled(
 _INDEX: Final = "CREATE INDEX temp.events_run ON events (run) WHERE run IS NOT NULL"
 
 
-def temporary(database: Path) -> tuple[str, ...]:
-    """Return the statements that make `events` in the TEMP schema one table of all segments.
+def temporary(database: Path) -> tuple[int, tuple[str, ...]]:
+    """Return the first seq that is there, and what makes `events` in the TEMP schema one table.
 
-    None when there is one segment only. The rows are copied, some 400,000 a second: a view of
-    several tables has SQLite look through all of them for each row of a join, which took 40 times
-    as long for some of ours. Raises as a LogReader does.
+    No statements when there is one segment only. The rows are copied, some 400,000 a second: for a
+    view of several tables SQLite looks through all of them for each row of a join, which took 40
+    times as long for some of ours. Raises as a LogReader does.
     """
     with LogReader(database) as reader:
-        older = [segment.path for segment in reader.chain()[:-1]]
-    return (_AS_IN_A_LOG, *_copies(older), _INDEX) if older else ()
+        first, older = reader.first, [segment.path for segment in reader.chain()[:-1]]
+    return first, (_AS_IN_A_LOG, *_copies(older), _INDEX) if older else ()
 
 
 def _copies(older: list[Path]) -> Iterator[str]:

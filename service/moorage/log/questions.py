@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -54,11 +54,16 @@ _MISSING: Final = re.compile(r"no such (table|column): (?:\w+\.)?(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of an answer; `more` says that there are further ones."""
+    """The rows of an answer; `more` says that there are further ones.
+
+    `first` is the first seq of what is there of the log: beyond 1, older segments are missing, and
+    views know nothing of what was said in them only.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
     more: bool
+    first: int = 1
 
 
 def ask(place: Path, query: str, *, timeout_s: float, limit: int | None) -> Answer:
@@ -79,10 +84,10 @@ def ask(place: Path, query: str, *, timeout_s: float, limit: int | None) -> Answ
         with _limited(engine.driver_connection(connection), deadline, timeout_s) as limited:
             return _answer(limited, query, limit)
 
-    shown = views.temporary(alive=_owner_alive(database))
-    prepare = (*joined.temporary(database), *shown)
+    first, statements = joined.temporary(database)
+    prepare = (*statements, *views.temporary(alive=_owner_alive(database)))
     with closing(ReadConnection(database, prepare=prepare)) as reading:
-        return reading.run(work)
+        return replace(reading.run(work), first=first)
 
 
 def _owner_alive(database: Path) -> bool | None:

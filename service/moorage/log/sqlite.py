@@ -77,7 +77,9 @@ class SqliteLog:
         first = next(iter(writer.execute(segments.FIRST)), None)
         self._start = segments.start(first, self._log_id, files.database)
         self._head = self._last()
-        archiving.clean_up(files, self._start.seq, self._hash)
+        # One that mattered was rolled back when the database was opened; in WAL mode there is none.
+        journal = companions(files.database)[-1]
+        archiving.clean_up(files, self._start.seq, self._hash, also=(journal,))
         self._check_head_file()
         self._head_file = HeadFile(files.head)
         self._head_file.write(self._head)

@@ -96,9 +96,12 @@ class Writer:
         """
         mode = self.execute("PRAGMA journal_mode = DELETE")[0][0]
         self.give_up()
-        beside = [path for path in (self._wal, self._shm) if _identity(path) is not None]
+        # A file that belonged to this database would be taken for one of the next at this path.
+        beside = [path for path in companions(self._path) if path.exists()]
         if mode != "delete" or beside:
-            raise RuntimeError(f"{self._path}: still in journal mode {mode}, with {beside}")
+            raise RuntimeError(
+                f"{self._path}: still in journal mode {mode}, with {list(map(str, beside))}"
+            )
 
     def replaced(self) -> None:
         """Take the database that is at the path now for the right one."""
