@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from moorage import ModelService
+from moorage import Lease, LoadError, ModelService
 from moorage.core.events import Event
 from moorage.core.state import Run
 from moorage.log.reader import LogReader
@@ -99,6 +99,16 @@ def run_of(service: ModelService, model: str) -> Run | None:
 def serves(service: ModelService, model: str) -> Callable[[], bool]:
     """Return whether a model is lent without waiting."""
     return lambda: service._hall.table.get(model) is not None
+
+
+def lease_anew(service: ModelService, model: str) -> Lease:
+    """Lease a model whose survivor does not answer, which may be told to the first who waits."""
+    try:
+        return service.lease(model)
+    except LoadError as error:
+        if error.stage != "health":
+            raise
+    return service.lease(model)
 
 
 def alive(pid: int | None) -> bool:

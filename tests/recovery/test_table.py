@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from moorage import LoadError, ModelService
+from moorage import ModelService
 from moorage.actors import effects
 from moorage.world.procfs import ProcSystem
-from recovery.leaving import alive, events_of, left_behind, run_of, serves
+from recovery.leaving import alive, events_of, lease_anew, left_behind, run_of, serves
 from recovery.owner import answered_by
 from support.services import LIMIT_S, Outcome, check_log, server, settle, state_of
 
@@ -236,9 +236,7 @@ def test_a_survivor_that_does_not_answer_delays_neither_open_nor_the_others(
     assert took < 1.0, "it waited for the server that does not answer"
     assert service.model("a").pid == two_ready[0]
 
-    with pytest.raises(LoadError, match="health"):
-        service.lease("a")
-    with service.lease("a") as lease:
+    with lease_anew(service, "a") as lease:
         assert answered_by(lease.port) == "a"
     assert service.model("a").pid != two_ready[0]
     assert not alive(two_ready[0])
@@ -330,3 +328,44 @@ def test_a_kill_during_recovery_and_again_changes_nothing(
             assert service.model(name).pid == pid
     service.close()
     check_log(folder)
+
+
+ALWAYS = """
+service = open_()
+service.define(server("a", "--name", "a", restart="always"))
+pid = service.start("a").pid
+print(pid, flush=True)
+"""
+
+
+def test_a_model_that_always_runs_is_started_anew_when_its_server_was_lost(
+    reopen: Reopen, folder: Path, pool: range
+) -> None:
+    pid = int(left_behind(folder, pool, ALWAYS))
+    os.kill(pid, signal.SIGKILL)
+    service = reopen()
+    settle(serves(service, "a"))
+
+    assert service.model("a").pid != pid
+    assert [e.requested_by for e in events_of(folder, "run.queued")] == ["start('a')", "restart"]
+
+
+def test_a_model_that_always_runs_is_started_anew_after_its_backoff_also_by_the_next_owner(
+    reopen: Reopen, folder: Path, pool: range
+) -> None:
+    left_behind(
+        folder,
+        pool,
+        f"""
+        import moorage.core.decide as decide
+        decide.BACKOFF_S = (0.2,)
+        {ALWAYS.strip().replace(chr(10), chr(10) + " " * 8)}
+        seen = Seen(service)
+        os.kill(pid, signal.SIGKILL)
+        seen.wait("model.backoff")
+        """,
+    )
+    service = reopen()
+    settle(serves(service, "a"))
+
+    assert service.model("a").state == "ready"

@@ -156,7 +156,8 @@ def test_an_adopted_run_is_served_and_a_new_launch_wants_the_secrets_again(
     kept.stop("a")
     with pytest.raises(LoadError, match="define it again") as told:
         kept.start("a")
-    assert told.value.stage == "prepare"
+    assert told.value.stage == "secrets"
+    assert kept.model("a").attempts == 0
     kept.define(talkative("a", secrets={"API_KEY": VALUE}))
     with kept.lease("a") as lease:
         pid = kept.model("a").pid

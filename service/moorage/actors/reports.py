@@ -81,6 +81,8 @@ def _fetched(registry: Registry, message: msg.FetchDone) -> None:
 
 def _prepared(registry: Registry, message: msg.PrepareDone) -> None:
     stage, problem = "prepare", message.problem
+    if problem == effects.NEEDS_SECRETS:
+        stage = "secrets"
     if message.plan is not None:
         nonce = registry.new_nonce()
         try:

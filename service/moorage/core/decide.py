@@ -30,7 +30,7 @@ STEADY_S = 60.0
 REOPENED = "the run before it is ready again"
 WANTED_ENDS = frozenset({"operator", "reload", "remove", "close", "unhealthy"})
 """Reasons to stop a run that outlive its owner."""
-UNCOUNTED = frozenset({"port", "log"})
+UNCOUNTED = frozenset({"port", "log", "secrets"})
 """Failure stages that are nobody's fault and spend no crash budget."""
 
 

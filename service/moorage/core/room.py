@@ -416,6 +416,8 @@ class _Pass:
 
     def _converge(self, deficit: Space) -> None:
         """Over the limits: evict the idle, drain the leased, oldest first."""
+        if not self.observed.unproven.isdisjoint(self.order):
+            return  # who does not answer goes anyway, and the others were used in another order
         skipped: list[tuple[int, str]] = []
         able = [r for r in self.order if self._able(r, 0, skipped)]
         idle = [r for r in able if self._leases(r) == 0]
