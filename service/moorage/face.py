@@ -15,7 +15,7 @@ from moorage.actors import messages as msg
 from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, wait
 from moorage.compose import Runtime
-from moorage.core.audit import Finding, audit
+from moorage.core.audit import Finding, audit, dated
 from moorage.core.events import Entry
 from moorage.core.state import Ranges, expand
 from moorage.errors import ConfigurationError, NameClashError, QueueFullError, UnknownModelError
@@ -23,6 +23,7 @@ from moorage.feed import Callback, Subscription
 from moorage.log.backup import backup
 from moorage.log.files import StateFiles
 from moorage.log.head import read_cuts
+from moorage.log.look import LogLook
 from moorage.log.reader import LogReader
 from moorage.log.verify import flaws
 from moorage.protocols import Backends
@@ -170,12 +171,13 @@ class Face:
         return first
 
     def _findings(self) -> tuple[Finding, ...]:
+        cuts = read_cuts(StateFiles(self._state).cuts)
         with LogReader(self._state) as reader:
             chain = tuple((flaw.seq, flaw.problem) for flaw in flaws(reader))
-        before = self._runtime.registry.state
-        world = self._runtime.look()
-        cuts = read_cuts(StateFiles(self._state).cuts)
-        found = audit(self._runtime.registry.state, world, chain=chain, cuts=cuts)
+            before = self._runtime.registry.state
+            world = self._runtime.look()
+            found = audit(self._runtime.registry.state, world, chain=chain, cuts=cuts)
+            found = dated(found, LogLook(reader))
         # What changed while we looked was not seen as it is.
         return (
             found

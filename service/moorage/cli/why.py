@@ -12,29 +12,12 @@ from moorage.core.state import State
 from moorage.core.story import Part, run_of, stages, story
 from moorage.core.why import Teller, present
 from moorage.errors import ConfigurationError, UnknownModelError
+from moorage.log.look import LogLook
 from moorage.log.reader import Filter, LogReader
 
 _DETAIL_CHARS = 200
 _MOST_DIGITS = 100
 """Of a number; a model's name may well consist of digits, too."""
-
-
-class LogLook:
-    """Looks up entries in a log; what was found is kept, as stories meet the same runs often."""
-
-    def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
-        self._runs: dict[int, list[Entry]] = {}
-
-    def entry(self, seq: int) -> Entry | None:
-        """Return an entry, None when there is none."""
-        return self._reader.entry(seq)
-
-    def run(self, number: int) -> Sequence[Entry]:
-        """Return all entries of a run, in order."""
-        if number not in self._runs:
-            self._runs[number] = list(self._reader.read(only=Filter(run=number)))
-        return self._runs[number]
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
