@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -252,3 +253,62 @@ def opens_as_a_beginning(torn: Path, pool: range, whole: list[Entry]) -> int:
         settle(lambda: all(serves(service, r.model)() for r in state_of(service).runs.values()))
     check_log(torn)
     return left
+
+
+READY = """
+service = open_(max_loaded=4)
+service.define(server("a", "--name", "a"), server("b", "--name", "b"))
+for name in "ab":
+    print(service.start(name).pid)
+"""
+
+
+def test_what_waited_for_a_disk_when_the_owner_was_killed_is_found_out_from_the_world(
+    reopen: Callable[..., ModelService], folder: Path, pool: range
+) -> None:
+    script = f"""{READY}
+service._runtime.log._writer.database().execute("PRAGMA query_only = ON")
+service.stop("b")
+"""
+    pids = [int(pid) for pid in left_behind(folder, pool, script).split()]
+    service = reopen()
+    with service.lease("a"), service.lease("b") as lease:
+        assert answered_by(lease.port) == "b"
+        assert service.model("a").pid == pids[0]
+
+    assert not alive(pids[1])
+    assert [e.outcome for e in events_of(folder, "run.released", model="b")] == ["lost"]
+
+
+def test_a_log_that_lost_its_first_wal_keeps_its_id_and_finds_its_servers(
+    reopen: Callable[..., ModelService], folder: Path, pool: range
+) -> None:
+    pids = [int(pid) for pid in left_behind(folder, pool, READY).split()]
+    with LogReader(folder) as reader:
+        log_id = reader.log_id
+    for suffix in ("-wal", "-shm"):
+        (folder / f"moorage.db{suffix}").unlink()
+    service = reopen()
+    settle(lambda: not any(map(alive, pids)))
+    settle(lambda: len(events_of(folder, "process.reaped")) == 2)
+
+    assert state_of(service).log_id == log_id
+    assert "cut-log" in [finding.kind for finding in service.audit()]
+
+
+def test_an_open_on_a_full_disk_is_refused_and_leaves_the_servers(disk: Path, pool: range) -> None:
+    folder, ballast = disk / "state", disk / "ballast"
+    pids = [int(pid) for pid in left_behind(folder, pool, READY).split()]
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    with pytest.raises(LogUnavailableError):
+        ModelService.open(folder, ports=pool)
+    assert all(map(alive, pids))
+
+    ballast.unlink()
+    with ModelService.open(folder, ports=pool, max_loaded=4) as service:
+        for name, pid in zip("ab", pids, strict=True):
+            with service.lease(name) as lease:
+                assert answered_by(lease.port) == name
+                assert service.model(name).pid == pid
