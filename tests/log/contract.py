@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from log.making import entries, pinned, released, some
-from moorage.core.events import ModelDefined
+from moorage.core.events import Entry, LogContinued, ModelDefined
 from moorage.protocols import EventLog, Snapshot
 
 
@@ -112,6 +112,64 @@ class LogContract:
 
         assert first == written[0]
         assert sum(1 for _ in reading) == 1500
+
+    # --- segments ---
+
+    def continuation(self, log: EventLog) -> Entry:
+        event = LogContinued(
+            log_id=log.log_id,
+            program="0",
+            segment=log.segment + 1,
+            base={},
+            base_hash=log.head_hash,
+            next_run=1,
+        )
+        return entries([event], after=log.head)[0]
+
+    def test_a_log_goes_on_in_a_new_segment(self, log: EventLog) -> None:
+        log.append(some(3), snapshot=Snapshot(3, 1, {}))
+        ended = log.head_hash
+        entry = self.continuation(log)
+        place = log.archive(entry)
+        more = some(2, after=4)
+        log.append(more, snapshot=Snapshot(5, 1, {"new": True}))
+
+        assert place
+        assert (log.segment, log.head) == (2, 6)
+        assert list(log.read(3)) == [entry, *more]
+        assert list(log.read(4, limit=1)) == more[:1]
+        assert log.snapshot(1) == Snapshot(5, 1, {"new": True})
+        assert log.head_hash != ended
+
+    def test_it_is_in_the_same_segment_after_reopening(self, log: EventLog) -> None:
+        log.append(some(3))
+        log.archive(self.continuation(log))
+        log.append(some(1, after=4))
+        log.archive(self.continuation(log))
+        expected = (3, 6, log.head_hash, log.log_id)
+        again = self.reopen(log)
+
+        assert (again.segment, again.head, again.head_hash, again.log_id) == expected
+        again.append(some(1, after=6))
+        assert [entry.seq for entry in again.read(5)] == [6, 7]
+        again.close()
+
+    def test_a_segment_at_a_wrong_position_is_refused(self, log: EventLog) -> None:
+        log.append(some(3))
+        wrong = entries([self.continuation(log).event], after=4)[0]
+
+        with pytest.raises(RuntimeError):
+            log.archive(wrong)
+        assert (log.segment, log.head) == (1, 3)
+        log.append(some(1, after=3))
+
+    def test_a_closed_log_is_not_archived(self, log: EventLog) -> None:
+        log.append(some(1))
+        entry = self.continuation(log)
+        log.close()
+
+        with pytest.raises(RuntimeError, match="closed"):
+            log.archive(entry)
 
     # --- snapshots ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import random
 import shutil
@@ -46,21 +47,22 @@ def test_these_are_all_steps(growing: Growing) -> None:
     assert steps_of(growing) == [*BEFORE, *AFTER]
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV])
 def test_these_are_all_steps_without_links(
-    growing: Growing, monkeypatch: pytest.MonkeyPatch
+    growing: Growing, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(os, "link", functools.partial(no_links, number))
 
     assert steps_of(growing) == list(COPYING)
     assert read(growing.folder) == growing.written
 
 
-def no_links(*_args: object) -> None:
-    raise OSError(errno.EPERM, "no links here")
+def no_links(number: int, *_args: object) -> None:
+    raise OSError(number, "no links here")
 
 
 KILLED = """
-import os, signal, sys
+import functools, os, signal, sys
 from pathlib import Path
 from segments.making import Growing, read
 from segments.test_interrupted import no_links
@@ -68,7 +70,7 @@ from segments.test_interrupted import no_links
 growing = Growing(Path(sys.argv[1]))
 growing.written = read(growing.folder)
 if sys.argv[3] == "copying":
-    os.link = no_links
+    os.link = functools.partial(no_links, 1)
 
 def reached(step):
     if step == sys.argv[2]:

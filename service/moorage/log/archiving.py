@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 Reached = Callable[[str], None]
 
 _INSERT = engine.compiled(events.insert())
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 _BUSY_S = 1.0
 
 
@@ -71,7 +71,7 @@ def _make(part: Path, log_id: str, row: Row, reached: Reached) -> None:
 
 
 def _keep(database: Path, place: Path, reached: Reached) -> None:
-    """Give the live database a second name, or where the file system has no links, a copy."""
+    """Give the live database a second name, or a copy: without links, or on another device."""
     try:
         os.link(database, place)
     except OSError as error:
