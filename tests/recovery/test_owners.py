@@ -191,8 +191,8 @@ def test_a_log_that_was_set_back_reaps_what_it_does_not_know_and_adopts_nothing_
     service = reopen()
     settle(lambda: not any(map(alive, set_back)))
     settle(lambda: len(events_of(folder, "process.reaped")) >= 3)
+    settle(lambda: not state_of(service).runs)
 
-    assert not state_of(service).runs
     assert not events_of(folder, "run.adopted")
     assert [e.outcome for e in events_of(folder, "run.released")] == ["lost"]
     for name in "ab":
