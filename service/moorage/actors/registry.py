@@ -108,11 +108,11 @@ class Registry:
 
     def handle(self, message: msg.ToRegistry) -> None:
         """Handle one message and set the alarm for what is due next."""
+        if self.volatile.closed and not isinstance(message, msg.FromCaller):
+            return  # after service.closed the log says nothing more, and what was kept goes on
         match message:
             case msg.Wake():
                 deadlines.wake(self)
-            case msg.Emptied() | msg.ActorDied():
-                reports.hear(self, message)
             case (
                 msg.FetchProgress()
                 | msg.FetchDone()
@@ -123,9 +123,10 @@ class Registry:
                 | msg.ExitSeen()
                 | msg.StopDone()
                 | msg.Reaped()
+                | msg.Emptied()
+                | msg.ActorDied()
             ):
-                if not self.volatile.closed:  # after service.closed the log says nothing more
-                    reports.hear(self, message)
+                reports.hear(self, message)
             case (
                 msg.Open()
                 | msg.Want()
