@@ -37,6 +37,7 @@ from moorage.face import (
     STOP_S,
     check_specs,
     joint,
+    listed,
     memory,
     pool,
 )
@@ -68,7 +69,7 @@ class ModelService(AsyncFace):
         max_loaded: int = 1,
         memory_limit: int | None = None,
         min_residency_s: float = 0.0,
-        models: Sequence[ModelSpec] | None = None,
+        models: Iterable[ModelSpec] | None = None,
         on_close: Literal["stop", "keep"] = "stop",
         max_waiting: int = 1000,
         wait_s: float = 0.0,
@@ -98,13 +99,14 @@ class ModelService(AsyncFace):
             raise ConfigurationError("on_close", f"must be 'stop' or 'keep', not {on_close!r}")
         parts = parts or Parts()
         backends = parts.backends or InstalledBackends()
-        check_specs(models or (), backends)
-        folder = Path(state).absolute()
+        whole = None if models is None else listed(models)
+        check_specs(whole or (), backends)
+        folder = check.path("state", state).absolute()
         runtime = start(
             folder, bounds, replace(parts, backends=backends), wait_s=wait_s, open_s=OPEN_S
         )
         service = cls(runtime, folder, on_close)
-        service._take_up(models)
+        service._take_up(whole)
         return service
 
     def _take_up(self, models: Sequence[ModelSpec] | None) -> None:
@@ -133,7 +135,8 @@ class ModelService(AsyncFace):
     def remove(self, name: str, *, force: bool = False, timeout_s: float = STOP_S) -> None:
         """Remove a model and its names once its leases have ended; `force` does not wait.
 
-        After WaitTimeoutError the model is as before, at its place in the LRU order.
+        After WaitTimeoutError the model is as before, at its place in the LRU order; a removal
+        whose server is being stopped already, as its last lease has ended, goes on.
         Raises UnknownModelError, StopFailedError, LogUnavailableError.
         """
         ticket: Ticket[None] = Ticket(f"remove({name!r})")

@@ -6,10 +6,15 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
+import pytest
+
 from actors.bench import WAIT_S, Bench
 from actors.conftest import Open
+from moorage import WaitTimeoutError
 from moorage.actors import messages as msg
 from moorage.actors.tickets import Ticket
+from moorage.core import events as ev
+from moorage.testing import Readiness
 
 
 @contextlib.contextmanager
@@ -50,3 +55,44 @@ def test_nothing_follows_the_closing_in_the_log_or_happens_to_what_was_kept(benc
 
     assert [e.kind for e in b.events()][-1] == "service.closed"
     assert [server.model for server in b.processes.alive()] == ["a", "b"]
+
+
+# --- removals that are given up ---
+
+
+@pytest.mark.parametrize("before", ["operator", "reload", "unhealthy"])
+def test_a_removal_given_up_leaves_the_stop_that_was_under_way_before_it(
+    bench: Open, before: str
+) -> None:
+    b = bench()
+    b.define("a", health_interval_s=0.01 if before == "unhealthy" else None)
+    with b.service.lease("a"):
+        if before == "operator":
+            with pytest.raises(WaitTimeoutError):
+                b.service.stop("a", timeout_s=0.01)
+        elif before == "reload":
+            b.define("a", args=("--new",))
+        else:
+            b.ports.always("a", Readiness("timeout", "no answer"))
+        b.until(lambda: b.service.model("a").reason == before)
+        with pytest.raises(WaitTimeoutError):
+            b.service.remove("a", timeout_s=0.01)
+        b.settle()
+        after = b.service.model("a")
+    b.ports.always("a", Readiness("ready"))
+    b.until(lambda: b.service.model("a").run is None)
+
+    assert (after.state, after.reason) == ("draining", before)
+    [end] = b.events(ev.RunReleased)
+    assert end.outcome == ("failed: health" if before == "unhealthy" else "ok")
+
+
+def test_a_removal_whose_caller_left_before_it_was_heard_does_not_happen(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.service.start("a")
+    with frozen(b), pytest.raises(WaitTimeoutError):
+        b.service.remove("a", timeout_s=0.01)
+    b.settle()
+
+    assert b.state("a") == "ready"

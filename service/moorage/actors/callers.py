@@ -174,10 +174,18 @@ def _give_up_removal(registry: Registry, number: int) -> None:
     run = registry.state.runs.get(number)
     if run is None or run.reason != "remove" or run.stage is not Stage.DRAINING:
         return
-    if not registry.desk.awaits_end(number):
-        registry.settle(
-            lambda draft, _: decide.reopen(draft, number, "the removal was given up"), must=False
-        )
+    if registry.desk.awaits_end(number):
+        return
+    reason, error = registry.volatile.going.get(number, ("", ""))
+
+    def fact(draft: Draft, usage: UsageMap) -> None:
+        if reason:
+            leases = _leases(draft, usage, run.model)
+            decide.stop(draft, number, reason, force=False, leases=leases, error=error)
+        else:
+            decide.reopen(draft, number, "the removal was given up")
+
+    registry.settle(fact, must=False)
 
 
 # --- models ---
@@ -217,6 +225,8 @@ def _leases(draft: Draft, usage: UsageMap, name: str) -> int:
 
 
 def _remove(registry: Registry, message: msg.Remove) -> None:
+    if not message.ticket.open:
+        return  # given up before it began
     waits_for: list[int | None] = []
 
     def fact(draft: Draft, usage: UsageMap) -> None:
@@ -231,9 +241,13 @@ def _remove(registry: Registry, message: msg.Remove) -> None:
         run = waits_for[0]
         if run is None:
             message.ticket.grant(None)
-        else:
-            registry.desk.await_end(run, message.ticket)
+            return
+        registry.desk.await_end(run, message.ticket)
+        was = before.runs[run]
+        if was.stage is Stage.DRAINING and was.reason in decide.WANTED_ENDS:
+            registry.volatile.going[run] = (was.reason, was.error)
 
+    before = registry.state
     _once(registry, registry.settle(fact, must=True, then=then), message)
 
 

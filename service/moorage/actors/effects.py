@@ -261,7 +261,7 @@ def _ended(
     no_room: NoRoom | None,
 ) -> None:
     volatile = registry.volatile
-    for known in (volatile.progress, volatile.stages, volatile.retries):
+    for known in (volatile.progress, volatile.stages, volatile.retries, volatile.going):
         known.pop(event.run, None)
     volatile.unasked.discard(event.run)
     volatile.forced.discard(event.run)

@@ -60,6 +60,8 @@ class Volatile:
     retries: dict[int, float] = field(default_factory=dict[int, float])
     """When a stop that failed is looked at again."""
     forced: set[int] = field(default_factory=set[int])
+    going: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+    """Why (reason, error) a run was draining for good before its model was to be removed."""
     noted_at: float = 0.0
     opened: int | None = None
     """The entry that says that this service was opened."""

@@ -426,7 +426,9 @@ def describe_exit(code: int | None, signal: int | None) -> str:
 # --- ends ---
 
 
-def stop(draft: Draft, number: int, reason: str, *, force: bool, leases: int) -> bool:
+def stop(
+    draft: Draft, number: int, reason: str, *, force: bool, leases: int, error: str = ""
+) -> bool:
     """Bring a run towards its end: at once when it is forced, idle or not ready, else drain it."""
     run = draft.run(number)
     if run is None:
@@ -436,9 +438,11 @@ def stop(draft: Draft, number: int, reason: str, *, force: bool, leases: int) ->
     if run.stage not in (Stage.READY, Stage.DRAINING):
         return False
     if run.stage is Stage.READY or run.reason != reason:
-        draft.emit(ev.RunDraining(model=run.model, run=number, reason=reason, leases=leases))
+        draft.emit(
+            ev.RunDraining(model=run.model, run=number, reason=reason, leases=leases, error=error)
+        )
     if force or leases == 0:
-        _stopping(draft, draft.state.runs[number], reason)
+        drained(draft, number)
     return True
 
 
@@ -484,14 +488,7 @@ def unhealthy(draft: Draft, number: int, problem: str, *, leases: int) -> bool:
     run = draft.run(number)
     if run is None or run.stage is not Stage.READY:
         return False
-    draft.emit(
-        ev.RunDraining(
-            model=run.model, run=number, reason="unhealthy", leases=leases, error=problem
-        )
-    )
-    if leases == 0:
-        drained(draft, number)
-    return True
+    return stop(draft, number, "unhealthy", force=False, leases=leases, error=problem)
 
 
 def recover(draft: Draft, number: int, *, same_boot: bool, alive: bool) -> bool:
