@@ -10,7 +10,7 @@ import pytest
 
 from actors.bench import WAIT_S, Bench
 from actors.conftest import Open
-from moorage import WaitTimeoutError
+from moorage import LogUnavailableError, WaitTimeoutError
 from moorage.actors import messages as msg
 from moorage.actors.tickets import Ticket
 from moorage.core import events as ev
@@ -96,3 +96,21 @@ def test_a_removal_whose_caller_left_before_it_was_heard_does_not_happen(bench: 
     b.settle()
 
     assert b.state("a") == "ready"
+
+
+# --- stops ---
+
+
+def test_a_forced_stop_that_was_refused_does_not_hurry_a_later_one(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.service.start("a")
+    b.log.unavailable = "no space left on device"
+    with pytest.raises(LogUnavailableError):
+        b.service.stop("a", force=True, hold=True)
+    with pytest.raises(LogUnavailableError):
+        b.service.remove("a", force=True)
+    b.log.unavailable = None
+    b.service.stop("a")
+
+    assert b.processes.server("a").signals == [15]

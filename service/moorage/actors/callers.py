@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from moorage.actors import messages as msg
@@ -248,7 +249,17 @@ def _remove(registry: Registry, message: msg.Remove) -> None:
             registry.volatile.going[run] = (was.reason, was.error)
 
     before = registry.state
-    _once(registry, registry.settle(fact, must=True, then=then), message)
+    _once(registry, _settle_forced(registry, fact, must=True, then=then), message)
+
+
+def _settle_forced(registry: Registry, fact: Fact, *, must: bool, then: Callable[[], None]) -> bool:
+    """Settle what may force runs; refused, it has forced none."""
+    before = registry.volatile.forced.copy()
+    try:
+        return registry.settle(fact, must=must, then=then)
+    except MoorageError:
+        registry.volatile.forced = before
+        raise
 
 
 def _stop(registry: Registry, message: msg.Stop) -> None:
@@ -278,7 +289,7 @@ def _stop(registry: Registry, message: msg.Stop) -> None:
             registry.desk.await_end(run.run, message.ticket)
 
     before = registry.state
-    _once(registry, registry.settle(fact, must=message.hold, then=then), message)
+    _once(registry, _settle_forced(registry, fact, must=message.hold, then=then), message)
     run = before.runs.get(waits_for[0] or 0)
     if run is not None and run.stage is Stage.STOPPING and message.force:
         order_stop(registry, run, hurry=True)
