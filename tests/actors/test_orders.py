@@ -10,11 +10,12 @@ import pytest
 
 from actors.bench import WAIT_S, Bench
 from actors.conftest import Open
-from moorage import LogUnavailableError, WaitTimeoutError
+from moorage import LogUnavailableError, StopFailedError, WaitTimeoutError
+from moorage.actors import deadlines
 from moorage.actors import messages as msg
 from moorage.actors.tickets import Ticket
 from moorage.core import events as ev
-from moorage.testing import Readiness
+from moorage.testing import Readiness, Script
 
 
 @contextlib.contextmanager
@@ -114,3 +115,34 @@ def test_a_forced_stop_that_was_refused_does_not_hurry_a_later_one(bench: Open) 
     b.service.stop("a")
 
     assert b.processes.server("a").signals == [15]
+
+
+def test_a_stop_begun_anew_does_not_keep_the_registry_busy_until_it_ends(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.processes.will("a", Script(unkillable=True))
+    b.service.start("a")
+    with pytest.raises(StopFailedError):
+        b.service.stop("a")
+    hold = b.processes.hold_stop("a")
+    again = b.call(lambda: b.service.stop("a"))
+    hold.wait_reached()
+    b.advance(6)  # the time of the next look, had nobody asked for it
+    due = deadlines.next_due(b.service._runtime.registry)
+    b.processes.server("a").exit(0)
+    hold.release()
+    b.result(again)
+
+    assert due is None or due > b.clock.monotonic()
+
+
+def test_waiters_of_a_load_that_failed_and_cannot_be_stopped_are_told(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.processes.will("a", Script(unkillable=True))
+    b.ports.will("a", Readiness("timeout", "not ready in time"))
+    error = b.error(b.lease("a"))
+    b.processes.server("a").exit(0)
+    b.until(lambda: b.service.model("a").run is None)
+
+    assert isinstance(error, StopFailedError)

@@ -86,6 +86,7 @@ def _time_stages(registry: Registry, entries: Sequence[ev.Entry]) -> None:
             known = registry.volatile.stages.get(run.run)
             if known is None or known[0] is not run.stage:
                 registry.volatile.stages[run.run] = (run.stage, now)
+                registry.volatile.retries.pop(run.run, None)  # it was of the stage before
 
 
 # --- orders to model actors ---
@@ -176,6 +177,7 @@ def _stop_failed(registry: Registry, event: ev.RunStopFailed) -> None:
 
     for ticket in registry.desk.take_ends(event.run):
         ticket.fail(error())
+    _fail(registry, registry.desk.take(event.run), error)
     successor = registry.state.models[event.model].next_run
     if successor is not None:
         _fail(registry, registry.desk.take(successor), error)
