@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from actors.bench import WAIT_S, Bench
 from actors.conftest import Open
-from moorage import LogUnavailableError, StopFailedError, WaitTimeoutError
+from moorage import (
+    LoadError,
+    LogUnavailableError,
+    StopFailedError,
+    UnknownModelError,
+    WaitTimeoutError,
+)
 from moorage.actors import deadlines
 from moorage.actors import messages as msg
-from moorage.actors.tickets import Ticket
+from moorage.actors.tickets import Ticket, leave
 from moorage.core import events as ev
 from moorage.testing import Readiness, Script
 
@@ -146,3 +153,61 @@ def test_waiters_of_a_load_that_failed_and_cannot_be_stopped_are_told(bench: Ope
     b.until(lambda: b.service.model("a").run is None)
 
     assert isinstance(error, StopFailedError)
+
+
+# --- joint requests ---
+
+
+def test_what_was_begun_for_a_joint_request_alone_ends_with_its_failure(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.define("b", repo="org/b")
+    fetch = b.fetcher.hold("b")
+    loading = b.ports.hold("a")
+    joint = b.lease("a", "b")
+    fetch.wait_reached()
+    b.ports.always("a", Readiness("timeout", "never ready"))
+    loading.release()
+    error = b.error(joint)
+    b.settle()
+
+    assert isinstance(error, LoadError)
+    assert b.state("b") == "stopped"
+
+
+def test_what_was_begun_for_a_joint_request_alone_ends_with_the_removal_of_the_other(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a")
+    b.define("b", repo="org/b")
+    fetch = b.fetcher.hold("b")
+    joint = b.lease("a", "b")
+    fetch.wait_reached()
+    b.until_state("a", "ready")
+    b.service.remove("a")
+    error = b.error(joint)
+    b.settle()
+
+    assert isinstance(error, UnknownModelError)
+    assert b.state("b") == "stopped"
+
+
+def test_what_was_begun_for_a_joint_request_alone_ends_when_its_caller_leaves_meanwhile(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a")
+    b.define("b", repo="org/b")
+    fetch = b.fetcher.hold("b")
+    joint: Ticket[Any] = Ticket("lease_all", names=("a", "b"), leases=True)
+    runtime = b.service._runtime
+    assert runtime.desk.enter(joint)
+    runtime.ask(msg.Want(joint))
+    fetch.wait_reached()
+    with frozen(b):
+        runtime.ask(msg.Want(joint))  # as the registry tells itself when one of the two ended
+        leave(joint, runtime.left)
+    b.settle()
+
+    assert b.state("b") == "stopped"

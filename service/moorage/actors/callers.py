@@ -45,7 +45,7 @@ def answer(registry: Registry, message: msg.FromCaller) -> None:
         _do(registry, message)
     except MoorageError as error:
         message.ticket.fail(error)
-        registry.desk.leave(message.ticket)
+        left(registry, message.ticket)
 
 
 def _do(registry: Registry, message: msg.FromCaller) -> None:
@@ -83,7 +83,7 @@ def _do(registry: Registry, message: msg.FromCaller) -> None:
 
 def _want(registry: Registry, ticket: AnyTicket) -> None:
     if not ticket.open or _served(registry, ticket):
-        registry.desk.leave(ticket)
+        left(registry, ticket)
         return
     runs: list[int] = []
     asked: set[int] = set()  # restarts nobody had asked for until now

@@ -253,7 +253,10 @@ def _ask_again(registry: Registry, model: str) -> None:
 def _fail(registry: Registry, tickets: Sequence[AnyTicket], error: ErrorFor) -> None:
     for ticket in tickets:
         ticket.fail(error())
-        registry.desk.leave(ticket)
+        if len(ticket.names) > 1:
+            registry.later(msg.Left(ticket))  # other runs may have been begun for it alone
+        else:
+            registry.desk.leave(ticket)
 
 
 def _ended(
