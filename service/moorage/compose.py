@@ -107,6 +107,7 @@ class Runtime:
         self._closers: list[Callable[[], None]] = [self.log.close]
         self._claim = [None]
         self._ender = 0
+        self._threads_s = END_S
         self.done = threading.Event()
         try:
             self._compose(state, limits, parts)
@@ -119,7 +120,7 @@ class Runtime:
         processes = parts.processes or LocalProcesses()
         self._closers.insert(0, processes.close)
         self._threads = Threads()
-        self._closers.insert(0, self._threads.close)
+        self._closers.insert(0, lambda: self._threads.close(self._threads_s))
         self._processes = processes
         real = processes if isinstance(processes, LocalProcesses) else None
         self._ports = ports = parts.ports or LocalPorts(real)
@@ -257,8 +258,10 @@ class Runtime:
 
     # --- ending ---
 
-    def end(self) -> None:
+    def end(self, threads_s: float = END_S) -> None:
         """End all threads and close the log. Idempotent; a second caller waits for the first.
+
+        Workers may take `threads_s` to end what they are at.
 
         Not for itself, though: in a signal handler that interrupts the first call, or in a
         callback of the thread that is being ended, it returns at once.
@@ -271,6 +274,7 @@ class Runtime:
                 self.done.wait(END_S * 4)
             return
         self._ender = me
+        self._threads_s = threads_s
         self._ended = True  # before the actor stops: see `ask`
         try:
             self._ref.stop(block=False)

@@ -20,7 +20,7 @@ from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, wait
 from moorage.aio import AsyncFace, hear
 from moorage.backends import InstalledBackends
-from moorage.compose import Limits, Parts, Runtime, start
+from moorage.compose import END_S, Limits, Parts, Runtime, start
 from moorage.errors import (
     CloseIncompleteError,
     ConfigurationError,
@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_PORTS = range(18000, 19000)
 OPEN_S = 60.0
+LEFT_S = 0.2
+"""At a close that is incomplete, workers get this long more: its deadline has passed."""
 
 
 class ModelService(AsyncFace):
@@ -239,8 +241,8 @@ class ModelService(AsyncFace):
         """Stop every server, or keep the ready ones, then end all threads and free the lock.
 
         Waits `drain_s` for leases, then they are lost. May be called twice, from any thread and
-        from a callback. Raises CloseIncompleteError naming what could not be stopped; all
-        threads have ended then, too.
+        from a callback. Raises CloseIncompleteError naming what could not be stopped; the
+        threads have ended then, too, but for those that are still about to stop it.
         """
         mine: Ticket[None] = Ticket("close")
         self._closing.when_answered(functools.partial(mine.grant, None))
@@ -254,7 +256,7 @@ class ModelService(AsyncFace):
             remains = ()
         except ServiceClosedError:
             remains = ()  # another call reached its deadline and said what is left
-        self._end()
+        self._end(LEFT_S if remains else END_S)
         if remains:
             raise CloseIncompleteError(remains)
 
@@ -276,8 +278,8 @@ class ModelService(AsyncFace):
         runs = self._runtime.registry.state.runs.values()
         return tuple(f"{run.model} run {run.run} ({run.stage}, pid {run.pid})" for run in runs)
 
-    def _end(self) -> None:
-        self._runtime.end()
+    def _end(self, threads_s: float) -> None:
+        self._runtime.end(threads_s)
         atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:

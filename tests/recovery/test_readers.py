@@ -104,7 +104,7 @@ def log(folder: Path) -> Iterator[SqliteLog]:
         yield log
 
 
-def test_a_reader_that_stays_in_the_middle_of_the_log_costs_nothing(
+def test_a_reader_that_stays_in_the_middle_of_the_log_keeps_no_wal(
     log: SqliteLog, folder: Path
 ) -> None:
     """It has read a page and goes on minutes later: nothing is open meanwhile."""
@@ -116,20 +116,33 @@ def test_a_reader_that_stays_in_the_middle_of_the_log_costs_nothing(
             next(read)
             yield read
 
-    ratio = slowdown(log, begun)
     with begun() as read:
         grow(log)
         size = Path(f"{log.path}-wal").stat().st_size
         rest = sum(1 for _ in read)
 
-    assert ratio <= A_TENTH + NOISE
     assert size <= WAL_LIMIT_BYTES
     assert rest == log.head - 1
 
 
-def test_a_reader_that_loops_slows_no_append_and_lets_the_wal_be_written_over(
+def test_a_reader_that_loops_lets_the_wal_be_written_over(log: SqliteLog, folder: Path) -> None:
+    with reading(LOOPER, folder):
+        grow(log)
+        size = Path(f"{log.path}-wal").stat().st_size
+
+    assert size <= WAL_LIMIT_BYTES
+
+
+@pytest.mark.soak  # a ratio of times holds on a machine that does nothing else
+def test_neither_a_resting_nor_a_looping_reader_slows_appends_by_more_than_a_tenth(
     log: SqliteLog, folder: Path
 ) -> None:
+    @contextmanager
+    def resting() -> Iterator[None]:
+        with LogReader(folder) as reader:
+            next(reader.read())
+            yield
+
     with reading(LOOPER, folder) as looper:
 
         @contextmanager
@@ -140,13 +153,9 @@ def test_a_reader_that_loops_slows_no_append_and_lets_the_wal_be_written_over(
 
         with looping():
             pass
-        ratio = slowdown(log, looping)
-        looper.send_signal(signal.SIGCONT)
-        grow(log)
-        size = Path(f"{log.path}-wal").stat().st_size
+        ratios = slowdown(log, resting), slowdown(log, looping)
 
-    assert ratio <= A_TENTH + NOISE
-    assert size <= WAL_LIMIT_BYTES
+    assert max(ratios) <= A_TENTH + NOISE
 
 
 @pytest.fixture

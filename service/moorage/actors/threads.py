@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
@@ -20,11 +21,12 @@ class Threads:
     """Daemon threads for whoever needs one to itself for a while. Any thread may ask.
 
     No lock, as a list's `append`, `pop` and `remove` are each one step: a thread is in `_idle`
-    or somebody has taken it, to give it work or to end it.
+    or somebody has taken it, to give it work or to end it. `_alive` has all of them.
     """
 
     def __init__(self) -> None:
         self._idle: list[_Thread] = []
+        self._alive: list[_Thread] = []
         self._closed = threading.Event()
 
     def run(self, name: str, work: Work) -> None:
@@ -32,21 +34,21 @@ class Threads:
         try:
             thread = self._idle.pop()
         except IndexError:
-            thread = _Thread(self._park)
+            thread = _Thread(self._park, self._alive)
         thread.inbox.put((f"moorage-{name}", work))
 
-    def close(self) -> None:
-        """End the idle threads; those at work end after it."""
+    def close(self, timeout_s: float) -> None:
+        """End the idle threads, and wait for those at work: they end with it."""
+        deadline = time.monotonic() + timeout_s
         self._closed.set()
-        ended: list[_Thread] = []
         while self._idle:
             try:
-                ended.append(self._idle.pop())
+                self._idle.pop().inbox.put(None)
             except IndexError:
                 break
-            ended[-1].inbox.put(None)
-        for thread in ended:
-            thread.join()
+        for thread in tuple(self._alive):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _park(self, thread: _Thread) -> bool:
         """Keep a thread that is done; False when it is to end."""
@@ -65,14 +67,26 @@ class Threads:
 class _Thread(threading.Thread):
     """One thread; `inbox` tells it what to do, None to end."""
 
-    def __init__(self, park: Callable[[_Thread], bool]) -> None:
+    def __init__(self, park: Callable[[_Thread], bool], alive: list[_Thread]) -> None:
         super().__init__(name=_IDLE_NAME, daemon=True)
         self.inbox: SimpleQueue[tuple[str, Work] | None] = SimpleQueue()
         self._park = park
-        self.start()
+        self._alive = alive
+        alive.append(self)
+        try:
+            self.start()
+        except BaseException:
+            alive.remove(self)
+            raise
 
     def run(self) -> None:
         """Do what is in the inbox until told to end, or nobody keeps this thread."""
+        try:
+            self._serve()
+        finally:
+            self._alive.remove(self)
+
+    def _serve(self) -> None:
         while (item := self.inbox.get()) is not None:
             self.name, work = item
             try:
