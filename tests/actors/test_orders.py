@@ -211,3 +211,33 @@ def test_what_was_begun_for_a_joint_request_alone_ends_when_its_caller_leaves_me
     b.settle()
 
     assert b.state("b") == "stopped"
+
+
+def test_a_joint_request_is_not_granted_a_run_whose_exit_was_seen(bench: Open) -> None:
+    b = bench()
+    b.define("a", "b")
+    b.service.start("a")
+    b.service.start("b")
+    b.service._runtime.hall.died(1)  # as the watcher does, before it tells
+    joint = b.lease("a", "b")
+    early = joint.done()
+    b.processes.server("a").exit(1)
+    with b.result(joint) as leases:
+        runs = [lease.run for lease in leases.values()]
+        lost = [lease.lost for lease in leases.values()]
+
+    assert not early
+    assert runs == [3, 2]
+    assert lost == [False, False]
+
+
+def test_ready_counts_the_leases_of_its_own_step_only(bench: Open) -> None:
+    b = bench()
+    b.define("a", "b")
+    hold = b.ports.hold("b")
+    joint = b.lease("a", "b")
+    b.until_state("a", "ready")
+    hold.release()
+    b.result(joint).release()
+
+    assert [(e.model, e.leases) for e in b.events(ev.RunReady)] == [("a", 0), ("b", 1)]

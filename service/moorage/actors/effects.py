@@ -228,11 +228,33 @@ def held_gate(registry: Registry, ticket: AnyTicket, name: str) -> Gate | None:
     return gate if gate is not None and not gate.dead and gate.held_by(ticket.owner) else None
 
 
+def to_be_granted(registry: Registry, number: int) -> int:
+    """Return how many leases of a run are granted in the step in which it becomes ready.
+
+    A joint request waits for its other models, too.
+    """
+    model = registry.state.runs[number].model
+    leases = 0
+    for ticket in registry.desk.waiting(number):
+        others = {
+            name: gate
+            for name, gate in _gates(registry, ticket).items()
+            if registry.state.names.get(name) != model
+        }
+        if ticket.leases and all(others.values()):
+            leases += len(ticket.names) - len(others)
+    return leases
+
+
+def _gates(registry: Registry, ticket: AnyTicket) -> dict[str, Gate | None]:
+    table = registry.hall.table
+    return {name: held_gate(registry, ticket, name) or table.get(name) for name in ticket.names}
+
+
 def grant_joint(registry: Registry) -> None:
     """Answer every joint request all of whose models are ready, each in one step."""
     for ticket in registry.desk.joint():
-        own = {name: held_gate(registry, ticket, name) for name in ticket.names}
-        gates = {name: own[name] or registry.hall.table.get(name) for name in ticket.names}
+        gates = _gates(registry, ticket)
         if not all(gates.values()):
             continue
         joint = JointLease(

@@ -131,7 +131,7 @@ def _readiness(registry: Registry, message: msg.ReadyDone) -> None:
         adopted(registry, message.run, "" if readiness.outcome == "ready" else readiness.detail)
         return
     if readiness.outcome == "ready":
-        leases = sum(ticket.leases for ticket in registry.desk.waiting(message.run))
+        leases = effects.to_be_granted(registry, message.run)
         registry.settle(lambda draft, _: decide.ready(draft, message.run, leases), must=False)
         return
     stage = "port" if readiness.outcome == "lost" else "ready"
