@@ -241,3 +241,24 @@ def test_ready_counts_the_leases_of_its_own_step_only(bench: Open) -> None:
     b.result(joint).release()
 
     assert [(e.model, e.leases) for e in b.events(ev.RunReady)] == [("a", 0), ("b", 1)]
+
+
+# --- room ---
+
+
+def test_a_pinned_model_that_drains_to_be_stopped_is_waited_for(bench: Open) -> None:
+    b = bench(max_loaded=1)
+    b.define("a", "b")
+    b.service.pin("a")
+    lease = b.service.lease("a")
+    stop = b.call(lambda: b.service.stop("a"))
+    b.until_state("a", "draining")
+    waiting = b.lease("b")
+    early = waiting.done()
+    lease.release()
+    b.result(stop)
+    with b.result(waiting) as other:
+        model = other.model
+
+    assert not early
+    assert model == "b"

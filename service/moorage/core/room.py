@@ -170,7 +170,10 @@ def could_ever_fit(state: State, *names: str, without: frozenset[int] = frozense
 def _immovable(state: State, run: Run) -> bool:
     if run.stage is Stage.STOP_FAILED:
         return True
-    return state.models[run.model].pinned and run.stage is not Stage.STOPPING
+    going = run.stage is Stage.STOPPING or (
+        run.stage is Stage.DRAINING and run.reason not in FOR_ROOM
+    )
+    return state.models[run.model].pinned and not going
 
 
 def who_holds(state: State) -> tuple[str, ...]:
