@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import weakref
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -70,8 +71,16 @@ def hear(ticket: Ticket[Any]) -> asyncio.Future[None]:
 
 
 def task_owner() -> object:
-    """Return who an asyncio caller is: its task."""
-    return id(asyncio.current_task())
+    """Return who an asyncio caller is: its task, as far as it lives.
+
+    Held weakly, else a task that is dropped would keep its lease, and the lease the task.
+    """
+    task = asyncio.current_task()
+    if task is None:
+        return object()
+    owner = weakref.ref(task)
+    hash(owner)  # kept from now on: nobody can ask a dead task for it
+    return owner
 
 
 class LeaseRequest(Coroutine[Any, Any, L], Generic[L]):

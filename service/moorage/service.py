@@ -53,6 +53,16 @@ LEFT_S = 0.2
 """At a close that is incomplete, workers get this long more: its deadline has passed."""
 
 
+class _Thread(threading.local):
+    """Who a blocking caller is. Its number would do, were it not given to another thread later."""
+
+    def __init__(self) -> None:
+        self.owner = object()
+
+
+_thread = _Thread()
+
+
 class ModelService(AsyncFace):
     """Keeps model servers running for the program that embeds it. Made by `open`."""
 
@@ -150,7 +160,7 @@ class ModelService(AsyncFace):
         Ends a hold. Raises what stood in the way: LoadError, LoadCancelledError, NoRoomError,
         PortPoolExhaustedError, WaitTimeoutError, UnknownModelError, LogUnavailableError.
         """
-        owner = threading.get_ident()
+        owner = _thread.owner
         self._call(self._want((name,), timeout_s, leases=False, owner=owner), timeout_s)
         return self.model(name)
 
@@ -211,7 +221,7 @@ class ModelService(AsyncFace):
         LoadCancelledError, ModelHeldError, ModelUnavailableError, StopFailedError,
         LogUnavailableError.
         """
-        owner = threading.get_ident()
+        owner = _thread.owner
         gate = self._hall.table.get(name) if isinstance(name, str) else None
         if gate is not None:
             lease = Lease(gate, owner)
@@ -224,7 +234,7 @@ class ModelService(AsyncFace):
 
     def lease_all(self, *names: str, timeout_s: float = LEASE_S) -> JointLease:
         """Lease several models in one step: all of them or none, without deadlock."""
-        owner = threading.get_ident()
+        owner = _thread.owner
         message = self._want(names, timeout_s, leases=True, owner=owner)
         leases: Lease | JointLease = self._call(message, timeout_s)
         return joint(names, leases)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +14,10 @@ import pytest
 from actors.bench import WAIT_S, Bench
 from actors.conftest import Open
 from moorage import (
+    Lease,
     LoadError,
     LogUnavailableError,
+    MoorageError,
     StopFailedError,
     UnknownModelError,
     WaitTimeoutError,
@@ -21,6 +25,7 @@ from moorage import (
 from moorage.actors import deadlines
 from moorage.actors import messages as msg
 from moorage.actors.tickets import Ticket, leave
+from moorage.aio import task_owner
 from moorage.core import events as ev
 from moorage.testing import Readiness, Script
 
@@ -262,3 +267,82 @@ def test_a_pinned_model_that_drains_to_be_stopped_is_waited_for(bench: Open) -> 
 
     assert not early
     assert model == "b"
+
+
+# --- who asks ---
+
+
+def test_a_thread_is_not_taken_for_one_that_ended_and_left_its_lease_to_others(
+    bench: Open,
+) -> None:
+    b = bench(max_loaded=1)
+    b.define("a", "b")
+    held: list[Lease] = []
+    numbers: list[int | None] = []
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            b.service.lease("b", timeout_s=0.01)
+        except MoorageError as error:
+            errors.append(error)
+
+    for work in (lambda: held.append(b.service.lease("a")), ask):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(WAIT_S)
+        numbers.append(thread.ident)
+    held[0].release()
+
+    assert numbers[0] == numbers[1]  # what the system gave to one it gave to the next
+    assert isinstance(errors[0], WaitTimeoutError)
+
+
+def test_a_task_is_not_taken_for_one_that_ended_and_left_its_lease_to_others(bench: Open) -> None:
+    b = bench(max_loaded=1)
+    b.define("a", "b")
+    owners: list[object] = []
+
+    async def take() -> Lease:
+        owners.append(task_owner())
+        return await b.service.alease("a")
+
+    async def later() -> None:
+        owners.append(task_owner())
+        await b.service.alease("b", timeout_s=0.01)
+
+    async def both() -> None:
+        lease = await asyncio.create_task(take())
+        gc.collect()
+        try:
+            with pytest.raises(WaitTimeoutError):
+                await asyncio.create_task(later())
+        finally:
+            lease.release()
+
+    asyncio.run(both())
+
+    assert owners[0] != owners[1]
+
+
+def test_a_lease_that_is_lost_with_its_task_is_given_back(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+
+    async def lose() -> None:
+        lease = await b.service.alease("a")
+        await asyncio.Event().wait()
+        lease.release()
+
+    loop = asyncio.new_event_loop()
+    b.service.start("a")
+    task = loop.create_task(lose())
+    loop.run_until_complete(asyncio.sleep(0))
+    held = b.service.model("a").leases
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    del task, loop
+    gc.collect()
+
+    assert held == 1
+    assert b.service.model("a").leases == 0
