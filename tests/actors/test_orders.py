@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pykka
 import pytest
 
 from actors.bench import WAIT_S, Bench
@@ -24,6 +25,7 @@ from moorage import (
 )
 from moorage.actors import deadlines
 from moorage.actors import messages as msg
+from moorage.actors.shells import ModelActor
 from moorage.actors.tickets import Ticket, leave
 from moorage.aio import task_owner
 from moorage.core import events as ev
@@ -346,3 +348,70 @@ def test_a_lease_that_is_lost_with_its_task_is_given_back(bench: Open) -> None:
 
     assert held == 1
     assert b.service.model("a").leases == 0
+
+
+# --- model actors and threads that cannot be had ---
+
+
+@pytest.fixture
+def starve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], pytest.MonkeyPatch]:
+    """Let a service get no thread any more, as at the limit of its user; undone by `undo`."""
+
+    def refuse(name: str, work: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def starve_(b: Bench) -> pytest.MonkeyPatch:
+        monkeypatch.setattr(b.service._runtime._threads, "run", refuse)
+        return monkeypatch
+
+    return starve_
+
+
+Starve = Callable[[Bench], pytest.MonkeyPatch]
+
+
+def test_a_run_that_ends_in_the_queue_needs_no_thread_to_be_forgotten(
+    bench: Open, starve: Starve, caplog: pytest.LogCaptureFixture
+) -> None:
+    b = bench(max_loaded=1)
+    b.define("a")
+    lease = b.service.lease("a")
+    b.define("a", args=("--new",))
+    waiting = b.lease("a", timeout_s=60)  # its run queues behind the one that drains
+    starved = starve(b)
+    b.advance(61)
+    error = b.error(waiting)
+    b.until(lambda: bool(b.events(ev.RunAbandoned)))
+    b.settle()
+    starved.undo()
+    lease.release()
+    b.until_state("a", "stopped")
+
+    assert isinstance(error, WaitTimeoutError)
+    assert "a model's actor stopped" not in caplog.text
+
+
+def test_an_actor_that_no_thread_could_be_had_for_is_not_left_to_who_stops_all(
+    bench: Open, starve: Starve
+) -> None:
+    b = bench()
+    b.define("a")
+    starved = starve(b)
+    error = b.error(b.lease("a"))
+    b.settle()
+    left = pykka.ActorRegistry.get_by_class(ModelActor)
+    starved.undo()
+
+    assert isinstance(error, LoadError)
+    assert left == []
+
+
+def test_an_actor_that_ends_between_two_orders_is_followed_by_another(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.service.start("a")
+    [ref] = pykka.ActorRegistry.get_by_class(ModelActor)
+    ref.stop()  # it was there when its directory looked last
+    b.service.stop("a")
+
+    assert not b.processes.alive()

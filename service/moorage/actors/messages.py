@@ -304,6 +304,7 @@ FromModel = (
     | StopDone
     | Reaped
 )
-ToModel = Fetch | Prepare | Launch | Adopt | StopRun | Forget
+Order = Fetch | Prepare | Launch | Adopt | StopRun
+ToModel = Order | Forget
 FromCaller = Open | Want | Left | Define | Remove | Stop | Pin | Reset | SetLimits | Archive | Close
 ToRegistry = FromCaller | FromModel | Emptied | Wake | ActorDied

@@ -115,6 +115,9 @@ class ModelLogic:
 
     def handle(self, message: msg.ToModel) -> None:
         """Start what the registry decided."""
+        if isinstance(message, msg.Forget):
+            self._forget(message.run)
+            return
         run = self._runs.get(message.run) or self._begin(message.run)
         match message:
             case msg.Fetch():
@@ -130,12 +133,14 @@ class ModelLogic:
                 if message.hurry:
                     run.hurry.set()
                 run.worker.submit(lambda: self._stop(run, message))
-            case msg.Forget():
-                run.cancelled.set()
-                run.worker.close()
-                del self._runs[message.run]
             case _:
                 assert_never(message)
+
+    def _forget(self, number: int) -> None:
+        run = self._runs.pop(number, None)
+        if run is not None:  # else it ended while it queued
+            run.cancelled.set()
+            run.worker.close()
 
     def close(self) -> None:
         """End the workers; what they are in goes on to its end."""

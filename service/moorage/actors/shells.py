@@ -103,7 +103,11 @@ class ModelActor(_QuietActor):
 
     def _start_actor_loop(self) -> None:
         # Pykka's hook for other kinds of threads; its own starts a new one each time.
-        self._threads.run(f"model-{self._logic.name}", self._actor_loop)
+        try:
+            self._threads.run(f"model-{self._logic.name}", self._actor_loop)
+        except RuntimeError:
+            pykka.ActorRegistry.unregister(self.actor_ref)  # a host that stops all would hang
+            raise
 
     def on_receive(self, message: Any) -> None:
         """Start one operation, in the actor's thread."""
@@ -139,15 +143,20 @@ class Directory:
     def tell(self, model: str, message: msg.ToModel) -> None:
         """Tell a model's actor, starting it when it has none."""
         ref = self._refs.get(model)
-        if isinstance(message, msg.Forget) and ref is None:
+        try:
+            if ref is not None:
+                ref.tell(message)
+                return
+        except pykka.ActorDeadError:
+            _log.debug("the actor of model %s has ended: it gets another", model)
+        if isinstance(message, msg.Forget):
             return
         try:
-            if ref is None or not ref.is_alive():
-                ref = self._start(model)
+            ref = self._start(model)
         except RuntimeError as error:  # no thread can be started: limits, or interpreter exit
             self._to_registry(_refused(message, f"no thread for the model's actor: {error}"))
-            return
-        ref.tell(message)
+        else:
+            ref.tell(message)
 
     def end(self, model: str) -> None:
         """Stop the actor of a model that has no run."""
@@ -174,7 +183,7 @@ class Directory:
         return ref
 
 
-def _refused(message: msg.ToModel, problem: str) -> msg.ToRegistry:
+def _refused(message: msg.Order, problem: str) -> msg.ToRegistry:
     """Return the report of an order that could not be given."""
     match message:
         case msg.Fetch():
@@ -185,5 +194,5 @@ def _refused(message: msg.ToModel, problem: str) -> msg.ToRegistry:
             return msg.LaunchDone(message.run, None, problem)
         case msg.Adopt():
             return msg.ReadyDone(message.run, Readiness("timeout", problem))
-        case msg.StopRun() | msg.Forget():
+        case msg.StopRun():
             return msg.StopDone(message.run, None, problem)
