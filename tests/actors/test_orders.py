@@ -25,6 +25,7 @@ from moorage import (
 )
 from moorage.actors import deadlines
 from moorage.actors import messages as msg
+from moorage.actors.desk import SPARE_DEADLINES, Desk
 from moorage.actors.shells import ModelActor
 from moorage.actors.tickets import Ticket, leave
 from moorage.aio import task_owner
@@ -415,3 +416,22 @@ def test_an_actor_that_ends_between_two_orders_is_followed_by_another(bench: Ope
     b.service.stop("a")
 
     assert not b.processes.alive()
+
+
+# --- what is kept ---
+
+
+def test_deadlines_of_answered_requests_are_not_kept_until_they_have_passed() -> None:
+    desk = Desk(limit=10)
+    asked = 10 * SPARE_DEADLINES
+    first = Ticket[None]("first", deadline=1e9)
+    desk.enter(first)
+    desk.attach(first, 1)
+    for _ in range(asked):
+        ticket = Ticket[None]("lease", deadline=2e9)
+        desk.enter(ticket)
+        desk.attach(ticket, 1)
+        desk.leave(ticket)
+
+    assert desk.next_deadline() == 1e9
+    assert len(desk._deadlines) < 2 * SPARE_DEADLINES

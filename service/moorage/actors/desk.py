@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import heapq
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from moorage.actors.tickets import Ticket
 
 AnyTicket = Ticket[Any]
+
+SPARE_DEADLINES = 1_000
+"""Deadlines of answered tickets that are kept until they are sorted out: some are far away."""
 
 
 class Desk:
@@ -51,6 +54,9 @@ class Desk:
         """Let a ticket wait for a run."""
         self._by_run.setdefault(run, {})[ticket.number] = ticket
         heapq.heappush(self._deadlines, (ticket.deadline, ticket.number))
+        if len(self._deadlines) > 2 * len(self._open) + SPARE_DEADLINES:
+            self._deadlines = [due for due in set(self._deadlines) if due[1] in self._open]
+            heapq.heapify(self._deadlines)
 
     def waiting(self, run: int) -> list[AnyTicket]:
         """Return the open tickets of a run, oldest first."""
@@ -86,12 +92,12 @@ class Desk:
         """Return the open tickets that wait for the end of a run."""
         return [ticket for ticket in self._ends.get(run, []) if ticket.open]
 
-    def forget_end(self, ticket: AnyTicket) -> Iterator[int]:
-        """Take a ticket from the ends it waited for; yield those runs."""
-        for run, tickets in self._ends.items():
-            if ticket in tickets:
-                tickets.remove(ticket)
-                yield run
+    def forget_end(self, ticket: AnyTicket) -> list[int]:
+        """Take a ticket from the ends it waited for; return those runs."""
+        runs = [run for run, tickets in self._ends.items() if ticket in tickets]
+        for run in runs:
+            self._ends[run].remove(ticket)
+        return runs
 
     def expired(self, now: float) -> list[AnyTicket]:
         """Return tickets whose deadline has passed, also those whose callers left unheard."""
@@ -117,11 +123,6 @@ class Desk:
             self._open.pop(ticket.number, None)
         self._by_run.clear()
         self._ends.clear()
-
-    def done(self, tickets: Iterable[AnyTicket]) -> None:
-        """Forget answered tickets."""
-        for ticket in tickets:
-            self.leave(ticket)
 
     def __len__(self) -> int:
         return len(self._open)
