@@ -159,10 +159,10 @@ def test_a_health_path_that_is_no_path_is_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("load_timeout_s", [0, -1, math.inf, math.nan, "5", None, True, 1e9]),
+        ("load_timeout_s", [0, -1, 10**400, math.inf, math.nan, "5", None, True, 1e9]),
         ("stop_timeout_s", [-0.1, math.inf, math.nan, "5", None, True, 1e9]),
         ("ttl_s", [-1, math.inf, math.nan, "5", True]),
-        ("memory", [0, -1, 1.5, "1", True, 1 << 61]),
+        ("memory", [0, -1, 1.5, "1", True, 1 << 61, 10**400]),
         ("ports", [0, -1, 65, 1.0, None, True]),
         ("crash_budget", [0, -1, 1.5, None, True]),
         ("pinned", [0, 1, None, "yes"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import EllipsisType
@@ -40,6 +40,7 @@ CLOSE_S = 30.0
 DRAIN_S = 5.0
 """At close, leases are waited for this long, then they are lost."""
 RETRY_AFTER_S = 1.0
+_MOST_SEQ = (1 << 63) - 1
 GRACE_S = 0.5
 """The registry answers at a ticket's deadline and says why; without it the caller does, later."""
 
@@ -142,6 +143,12 @@ class Face:
 
     def events(self, after: int = 0, *, limit: int | None = None) -> Iterator[Entry]:
         """Yield the durable entries of the log with `seq > after`, page by page."""
+        check.whole("after", after, low=0, high=_MOST_SEQ)
+        if limit is not None:
+            check.whole("limit", limit, low=0, high=_MOST_SEQ)
+        return self._entries(after, limit)
+
+    def _entries(self, after: int, limit: int | None) -> Iterator[Entry]:
         with LogReader(self._state) as reader:
             yield from reader.read(after, limit=limit)
 
@@ -152,6 +159,8 @@ class Face:
         service.
         """
         self._runtime.check()
+        if not callable(callback):
+            raise ConfigurationError("callback", f"{callback!r} cannot be called")
         return self._runtime.feed.subscribe(callback)
 
     def audit(self, fix: bool = False) -> tuple[Finding, ...]:
@@ -194,7 +203,7 @@ class Face:
 
         Raises StateError when the target exists or cannot be written.
         """
-        return backup(self._state, Path(path))
+        return backup(self._state, check.path("backup", path))
 
     def _archive_message(self) -> msg.Archive:
         return msg.Archive(Ticket("archive"), version("moorage"))
@@ -208,6 +217,19 @@ class Face:
 def patience(message: msg.FromCaller, timeout_s: float) -> float:
     """Return how long a caller waits for the registry."""
     return timeout_s + GRACE_S if isinstance(message, msg.Want) else timeout_s
+
+
+def listed(models: Iterable[ModelSpec]) -> tuple[ModelSpec, ...]:
+    """Return models that are given as a whole set: read once, as it may be a generator.
+
+    Raises ConfigurationError.
+    """
+    given: object = models
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ConfigurationError(
+            "models", f"must be a list of ModelSpec, not {type(models).__name__}"
+        )
+    return tuple(models)
 
 
 def check_specs(specs: Sequence[ModelSpec], backends: Backends) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import math
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from moorage.core.state import Ranges, compress
@@ -38,6 +39,17 @@ def name(value: Any) -> str:
     return value
 
 
+def path(subject: str, value: Any) -> Path:
+    """Return what names a file or a folder. Raises ConfigurationError."""
+    try:
+        found = Path(value)
+        if value and b"\0" not in os.fsencode(found):
+            return found
+    except (TypeError, UnicodeError):
+        pass
+    raise ConfigurationError(subject, f"{value!r} is no path")
+
+
 def whole(subject: str, value: Any, *, low: int, high: int) -> int:
     """Return a whole number within bounds. Raises ConfigurationError."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -49,8 +61,8 @@ def whole(subject: str, value: Any, *, low: int, high: int) -> int:
 
 def seconds(subject: str, value: Any, *, high: float = 86_400.0 * 365) -> float:
     """Return a number of seconds, 0 or more. Raises ConfigurationError."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(subject, f"must be a number of seconds, not {value!r}")
-    if not 0 <= value <= high:
-        raise ConfigurationError(subject, f"must lie between 0 and {high:g} s, not {value:g}")
+    if not 0 <= value <= high:  # neither is NaN, nor an integer that no float can hold
+        raise ConfigurationError(subject, f"must lie between 0 and {high:g} s, not {value!r}")
     return float(value)

@@ -239,7 +239,7 @@ def _check_numbers(spec: ModelSpec) -> None:
 def _number(spec: ModelSpec, name: str, *, low: float, high: float, whole: bool = False) -> None:
     value = getattr(spec, name)
     kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, kinds):
         raise _bad(name, f"must be a {'whole ' if whole else ''}number, not {value!r}")
-    if not low <= value <= high:
-        raise _bad(name, f"must lie between {low:g} and {high:g}, not {value:g}")
+    if not low <= value <= high:  # neither is NaN, nor an integer that no float can hold
+        raise _bad(name, f"must lie between {low:g} and {high:g}, not {value!r}")

@@ -30,6 +30,13 @@ def test_the_lines_of_an_earlier_run_are_shown_by_its_number(run: Run, filler: F
     assert json.loads(found.out) == {"model": "owl", "run": 1, "line": "old"}
 
 
+def test_a_name_that_is_no_utf_8_names_no_model(run: Run, filler: Filler) -> None:
+    found = run("logs", "\udcff\udcfe", "--state", filler.folder)
+
+    assert found.status == 2
+    assert "no model is called" in found.err
+
+
 def test_lines_cannot_drive_the_terminal(run: Run, filler: Filler) -> None:
     filler.launch("owl", 1, b"\x1b[31mred\x1b[0m\n 1%\r 50%\r100%\n\x1b]0;t\x07\xff\x9b\tx\n")
 

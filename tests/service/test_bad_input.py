@@ -29,7 +29,7 @@ from moorage import (
     StateInUseError,
     UnknownModelError,
 )
-from support.services import LIMIT_S, check_log, server, state_of
+from support.services import LIMIT_S, check_log, ports, server, state_of
 
 AT_ONCE_S = 2.0
 CODE = Path(__file__).parents[2]
@@ -78,8 +78,12 @@ def _refused(error: type[MoorageError], folder: Path, **options: Any) -> Moorage
         ({"min_residency_s": float("nan")}, "min_residency_s"),
         ({"max_waiting": 0}, "max_waiting"),
         ({"wait_s": -1}, "wait_s"),
+        ({"wait_s": 10**400}, "wait_s"),
         ({"on_close": "drop"}, "on_close"),
         ({"models": ["m"]}, "ModelSpec"),
+        ({"models": server("m")}, "ModelSpec"),
+        ({"models": ""}, "ModelSpec"),
+        ({"models": {}}, "ModelSpec"),
         ({"models": [ModelSpec(name="m", backend="no-such")]}, "no-such"),
         ({"models": [server("m", path="/no/such/file")]}, "/no/such/file"),
         ({"models": [server("m"), server("n", aliases=("m",))]}, "m"),
@@ -92,6 +96,20 @@ def test_an_option_that_cannot_be_used_is_refused_before_anything_is_touched(
     error = _refused(ConfigurationError, folder, **options)
 
     assert said in str(error)
+
+
+@pytest.mark.parametrize("state", [None, 5, "", b"state", "a\0b", "\ud800"])
+def test_a_state_that_is_no_path_is_refused(
+    state: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = _left()
+
+    with pytest.raises(ConfigurationError, match="state"):
+        ModelService.open(state)
+
+    assert _left() == before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_state_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
@@ -330,6 +348,63 @@ def test_limits_that_cannot_be_meant_change_nothing(
         service.set_limits(**limits)
 
     assert service.status().max_loaded == 2
+
+
+@pytest.mark.parametrize("target", [None, 5, "", b"copy", "a\0b", "\ud800"])
+def test_a_copy_goes_nowhere_that_is_no_path(
+    target: Any, opened: Callable[..., ModelService]
+) -> None:
+    service = opened()
+    before = _left()
+
+    with pytest.raises(ConfigurationError, match="backup"):
+        service.backup(target)
+
+    assert _left() == before
+
+
+@pytest.mark.parametrize("name", [".", "..", "x" * 255])
+def test_a_copy_that_cannot_be_written_is_told(
+    name: str, opened: Callable[..., ModelService], tmp_path: Path
+) -> None:
+    service = opened()
+    target = Path(name) if name == "." else tmp_path / name
+    before = _left()
+
+    with pytest.raises(StateError):
+        service.backup(target)
+
+    assert _left() == before
+
+
+def test_what_cannot_be_called_is_no_subscriber(opened: Callable[..., ModelService]) -> None:
+    service = opened()
+
+    with pytest.raises(ConfigurationError, match="callback"):
+        service.subscribe(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bounds", [{"after": None}, {"after": -1}, {"after": 1 << 63}])
+@pytest.mark.parametrize("limit", [None, 0])
+def test_a_place_in_the_log_that_is_none_is_refused_before_anything_is_read(
+    bounds: Mapping[str, Any], limit: int | None, opened: Callable[..., ModelService]
+) -> None:
+    service = opened()
+
+    with pytest.raises(ConfigurationError, match="after"):
+        service.events(**bounds, limit=limit)
+    for wrong in ("1", 1.5, -1, True):
+        with pytest.raises(ConfigurationError, match="limit"):
+            service.events(limit=wrong)  # type: ignore[arg-type]
+
+
+def test_a_whole_set_of_models_is_read_once(folder: Path) -> None:
+    names = ("m", "n")
+
+    with ModelService.open(
+        folder, ports=ports(), models=(server(name) for name in names)
+    ) as service:
+        assert tuple(model.name for model in service.status().models) == names
 
 
 def test_a_model_file_that_goes_after_the_definition_fails_the_start_and_holds_nothing(

@@ -62,7 +62,9 @@ def test_a_window_leaves_runs_out_and_says_how_many(
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--from", "yesterday"], "'yesterday' is neither"),
+        (["--from", "yesterday"], "--from: 'yesterday' is neither"),
+        (["--to", "0001-01-01T00:00:00+14:00"], "--to: '0001-01-01T00:00:00+14:00' is neither"),
+        (["--to", "9999-12-31T23:59:59-14:00"], "--to: '9999-12-31T23:59:59-14:00' is neither"),
         (["--from", "2026-03-03", "--to", "2026-03-02"], "is after --to"),
     ],
 )
@@ -81,7 +83,7 @@ def test_a_place_that_cannot_be_written_is_told(
     capsys: pytest.CaptureFixture[str], state: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "folder").mkdir()
-    for target in (tmp_path / "none" / "x.html", tmp_path / "folder"):
+    for target in (tmp_path / "none" / "x.html", tmp_path / "folder", Path()):
         status, out, err = run(capsys, "--state", state, "-o", target)
 
         assert (status, out) == (2, "")

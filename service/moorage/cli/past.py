@@ -21,7 +21,7 @@ def point(reader: LogReader, text: str) -> int:
         if seq > head:
             raise ConfigurationError("--at", f"the log has no event {seq}, it ends at {head}")
     else:
-        seq = reader.seq_at(log_time(text))
+        seq = reader.seq_at(log_time(text, "--at"))
     if seq < reader.first and reader.first > 1:
         raise ConfigurationError(
             "--at",
@@ -31,13 +31,13 @@ def point(reader: LogReader, text: str) -> int:
     return seq
 
 
-def log_time(text: str) -> str:
+def log_time(text: str, option: str) -> str:
     """Return a time as the log writes it. Raises ConfigurationError."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        moment = moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):  # the latter: before year 1 or after 9999 in UTC
         raise ConfigurationError(
-            "--at", f"{text!r} is neither an event's number nor a time like 2026-01-31T23:59:59Z"
+            option, f"{text!r} is neither an event's number nor a time like 2026-01-31T23:59:59Z"
         ) from None
-    moment = moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

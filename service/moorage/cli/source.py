@@ -66,7 +66,8 @@ def model_called(reader: LogReader, name: str) -> str:
     names = state_at(reader).names
     if name in names:
         return names[name]
-    if any(reader.rows(limit=1, only=Filter(model=name))):
+    # No name has another letter, and those of an argument that is no UTF-8 cannot be asked for.
+    if name.isascii() and any(reader.rows(limit=1, only=Filter(model=name))):
         return name
     raise UnknownModelError(name, near(name, names))
 

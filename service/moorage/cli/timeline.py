@@ -19,8 +19,8 @@ _PROGRESS_EVENTS = 20_000
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Write the picture and say what is in it."""
-    begin = past.log_time(options.begin) if options.begin else ""
-    end = past.log_time(options.end) if options.end else ""
+    begin = past.log_time(options.begin, "--from") if options.begin else ""
+    end = past.log_time(options.end, "--to") if options.end else ""
     if begin and end and begin > end:
         raise ConfigurationError("--from", f"{options.begin!r} is after --to {options.end!r}")
     with LogReader(source.place(options.state)) as reader:
@@ -59,6 +59,8 @@ def _tell(console: Console, target: Path, picture: timeline.Timeline, written: i
 
 def _write(target: Path, text: str) -> int:
     """Write a file whole or not at all; return its bytes. Raises StateError."""
+    if target.is_dir():
+        raise StateError(str(target), "cannot be written: it is a folder; name a file in it")
     data = text.encode()
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:

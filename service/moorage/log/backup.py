@@ -18,9 +18,12 @@ def backup(path_or_state: Path, target: Path) -> int:
     Raises StateError when the target exists or cannot be written; then nothing is left there.
     """
     source = ReadConnection(find_database(path_or_state))
-    part = target.with_name(f".{target.name}.part")
     try:
-        _claim(part, target)
+        part = _claim(target)
+    except BaseException:
+        source.close()
+        raise
+    try:
         source.run(lambda connection: _copy(engine.driver_connection(connection), part))
         _keep(part, target)
     except sqlite3.Error as error:
@@ -31,13 +34,16 @@ def backup(path_or_state: Path, target: Path) -> int:
     return target.stat().st_size
 
 
-def _claim(part: Path, target: Path) -> None:
-    if target.exists():
-        raise StateError(str(target), "exists already; a backup never writes over anything")
+def _claim(target: Path) -> Path:
+    """Make the file that becomes the target when it is whole, and return its path."""
     try:
+        if target.exists():
+            raise StateError(str(target), "exists already; a backup never writes over anything")
+        part = target.with_name(f".{target.name}.part")
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     except OSError as error:
         raise StateError(str(target), f"cannot be written: {error.strerror}") from error
+    return part
 
 
 def _copy(source: sqlite3.Connection, part: Path) -> None:
