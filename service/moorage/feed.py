@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ class Subscription:
             return
         try:
             self._callback(item)
-        except Exception:  # noqa: BLE001  a subscriber's fault must not silence the others
+        except BaseException:  # noqa: BLE001  a subscriber's exit must not silence the others
             _log.exception("a subscriber's callback failed")
 
     def close(self) -> None:
@@ -55,12 +56,13 @@ class Feed:
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Entry, ...] | Skipped | None] = SimpleQueue()
-        self._subscriptions: tuple[Subscription, ...] = ()
-        self._thread: threading.Thread | None = None
+        # Without a lock: each use is one step, and an interrupt would leave a lock locked.
+        self._subscriptions: dict[Subscription, None] = {}
+        self._to_start = [threading.Thread(target=self._serve, name="moorage-feed", daemon=True)]
+        self._thread = self._to_start[0]
         self._pending = 0
         self._delivered = 0
         self._skipped: Skipped | None = None
-        self._closed = False
 
     def publish(self, entries: Sequence[Entry]) -> None:
         """Hand entries over; never blocks. Called by the registry's thread."""
@@ -79,31 +81,33 @@ class Feed:
     def subscribe(self, callback: Callback) -> Subscription:
         """Call back for every entry committed from now on."""
         subscription = Subscription(self._drop, callback)
-        self._subscriptions = (*self._subscriptions, subscription)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="moorage-feed", daemon=True)
-            self._thread.start()
+        self._subscriptions[subscription] = None
+        with contextlib.suppress(IndexError):  # several may come first at once
+            self._to_start.pop().start()
         return subscription
 
     def close(self, timeout_s: float) -> None:
-        """Deliver what is pending, then end. From a callback it does not wait for itself."""
-        self._closed = True
+        """Deliver what is pending, then end. From a callback it does not wait for itself.
+
+        Called when nothing is published any more.
+        """
+        if self._skipped is not None:
+            self._queue.put(self._skipped)
         self._queue.put(None)
-        thread = self._thread
-        if thread is not None and not self.is_dispatching():
-            thread.join(timeout_s)
+        if self._thread.is_alive() and not self.is_dispatching():
+            self._thread.join(timeout_s)
 
     def is_dispatching(self) -> bool:
         """Tell whether the caller is a callback of ours."""
         return self._thread is threading.current_thread()
 
     def _drop(self, gone: Subscription) -> None:
-        self._subscriptions = tuple(s for s in self._subscriptions if s is not gone)
+        self._subscriptions.pop(gone, None)
 
     def _serve(self) -> None:
         while (item := self._queue.get()) is not None:
             batch = (item,) if isinstance(item, Skipped) else item
             for entry in batch:
-                for subscription in self._subscriptions:
+                for subscription in tuple(self._subscriptions):
                     subscription.deliver(entry)
             self._delivered += 0 if isinstance(item, Skipped) else len(batch)
