@@ -319,14 +319,16 @@ def _secret_key(folder: Path) -> bytes:
     """Return the key under which secrets are hashed, made once a state folder, mode 0600."""
     path = folder / "moorage.key"
     try:
-        return path.read_bytes()
+        key = path.read_bytes()
     except FileNotFoundError:
-        pass
+        key = b""
     except OSError as error:
         raise StateError(str(path), f"cannot be read: {error.strerror}") from error
-    key = secrets.token_bytes(_KEY_BYTES)
+    if len(key) == _KEY_BYTES:
+        return key
+    key = secrets.token_bytes(_KEY_BYTES)  # a shorter one was cut: by a full disk, or a crash
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(key)
     except OSError as error:
         raise StateError(str(path), f"cannot be written: {error.strerror}") from error

@@ -21,6 +21,7 @@ from moorage.actors.tickets import Ticket, wait
 from moorage.aio import AsyncFace, hear
 from moorage.backends import InstalledBackends
 from moorage.compose import END_S, Limits, Parts, Runtime, start
+from moorage.core.lifecycle import Stage
 from moorage.errors import (
     CloseIncompleteError,
     ConfigurationError,
@@ -285,8 +286,14 @@ class ModelService(AsyncFace):
             self._closing.fail(error)
 
     def _remains(self) -> tuple[str, ...]:
-        runs = self._runtime.registry.state.runs.values()
-        return tuple(f"{run.model} run {run.run} ({run.stage}, pid {run.pid})" for run in runs)
+        registry = self._runtime.registry
+        closing = registry.volatile.closing
+        kept = (Stage.LOADING, Stage.READY) if closing is not None and closing.keep else ()
+        return tuple(
+            f"{run.model} run {run.run} ({run.stage}, pid {run.pid})"
+            for run in registry.state.runs.values()
+            if run.stage not in kept
+        )
 
     def _end(self, threads_s: float) -> None:
         self._runtime.end(threads_s)

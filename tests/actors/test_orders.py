@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import hmac
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pykka
@@ -15,6 +17,7 @@ import pytest
 from actors.bench import WAIT_S, Bench
 from actors.conftest import Open
 from moorage import (
+    CloseIncompleteError,
     Lease,
     LoadError,
     LogUnavailableError,
@@ -71,6 +74,23 @@ def test_nothing_follows_the_closing_in_the_log_or_happens_to_what_was_kept(benc
 
     assert [e.kind for e in b.events()][-1] == "service.closed"
     assert [server.model for server in b.processes.alive()] == ["a", "b"]
+
+
+def test_a_closing_that_keeps_servers_does_not_name_them_as_left(bench: Open) -> None:
+    b = bench()
+    b.define("a", "b")
+    b.service.start("a")
+    b.service.start("b")
+    stops = b.processes.hold_stop("b")
+    stop = b.call(lambda: b.service.stop("b"))
+    stops.wait_reached()
+    with pytest.raises(CloseIncompleteError) as caught:
+        b.service.close("keep", timeout_s=0.05)
+    stops.release()
+    b.error(stop)
+    b.reopen()
+
+    assert [left.split()[0] for left in caught.value.left] == ["b"]
 
 
 # --- removals that are given up ---
@@ -435,3 +455,16 @@ def test_deadlines_of_answered_requests_are_not_kept_until_they_have_passed() ->
 
     assert desk.next_deadline() == 1e9
     assert len(desk._deadlines) < 2 * SPARE_DEADLINES
+
+
+def test_a_key_that_was_cut_is_made_anew_else_hashes_of_secrets_could_be_guessed(
+    bench: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "moorage.key").write_bytes(b"")  # a full disk, or a crash, at the very first open
+    b = bench()
+    b.define("a", secrets={"TOKEN": "a value"})
+    [defined] = b.events(ev.ModelDefined)
+    unkeyed = hmac.new(b"", b"TOKEN=a value", "sha256").hexdigest()
+
+    assert len((tmp_path / "moorage.key").read_bytes()) == 32
+    assert defined.secrets_hash != unkeyed
