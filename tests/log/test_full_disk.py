@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -58,6 +59,24 @@ def test_a_full_disk_refuses_appends_and_frees_without_loss(small_disk: Path) ->
         assert [entry.seq for entry in log.read()] == [1, 2, 3, 4]
     with closing(SqliteLog.open(small_disk / "state")) as log:
         assert log.head == 4
+
+
+@pytest.mark.parametrize("shm", [False, True])
+def test_what_a_crash_left_on_a_full_disk_is_read(
+    small_disk: Path, tmp_path: Path, shm: bool
+) -> None:
+    left = small_disk / "left"
+    left.mkdir()
+    with closing(SqliteLog.open(tmp_path / "state")) as log:
+        log.append(some(3))
+        for name in ("moorage.db", "moorage.db-wal"):
+            shutil.copyfile(tmp_path / "state" / name, left / name)
+    if shm:  # begun and without a place on the disk
+        (left / "moorage.db-shm").touch()
+    fill(small_disk)
+
+    with LogReader(left) as reader:
+        assert [entry.seq for entry in reader.read()] == [1, 2, 3]
 
 
 def test_a_new_log_on_a_full_disk_is_refused_and_leaves_nothing(small_disk: Path) -> None:

@@ -40,7 +40,8 @@ class ReadConnection:
 
     Without a -wal nobody has it open: it is read as a plain file, and read again when it turns out
     that someone came meanwhile. With one, SQLite's own read-only way is used. Where that is not
-    possible, a -wal left by a crash in a folder that cannot be written, a temporary copy is read.
+    possible, a -wal left by a crash in a folder that cannot be written or on a full disk, a temporary
+    copy is read.
     `prepare` are statements about the TEMP schema, which each connection made begins with.
     """
 
@@ -141,7 +142,8 @@ def _can_read(connection: sa.Connection) -> bool:
     try:
         engine.driver_connection(connection).execute("PRAGMA schema_version").fetchone()
     except sqlite3.Error as error:
-        if faults.error_name(error).startswith(("CANTOPEN", "READONLY", "PERM")):
+        # IOERR_SHM: the disk is full, and the -shm is missing or was never made in whole.
+        if faults.error_name(error).startswith(("CANTOPEN", "READONLY", "PERM", "IOERR_SHM")):
             engine.disconnect(connection)
             return False
         # Any other fault is met again, and told, by the read itself.
