@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from moorage import LoadError, ModelService, ModelSpec
 from moorage.protocols import Listener, Readiness, RunProcess
+from moorage.testing import FakeProcesses, Script, fake_parts
 from moorage.world import sockets
 from moorage.world.ports import LocalPorts, pool_overlaps_ephemeral, unbindable
 from support.servers import HeldPort, misbehave
@@ -37,6 +39,30 @@ def listen(host: str, port: int, *, v6only: bool = False) -> socket.socket:
 
 
 # --- strangers ---
+
+
+def test_without_a_descriptor_ports_count_as_free_and_the_registry_lives(tmp_path: Path) -> None:
+    processes = FakeProcesses()
+    parts = fake_parts(processes=processes, ports=LocalPorts())
+    with ModelService.open(tmp_path / "state", parts=parts) as service:
+        service.define(ModelSpec(name="a", backend="fake"))
+        processes.will("a", Script(refuse="too many open files"))
+        with no_descriptor_left(), pytest.raises(LoadError, match="too many open files"):
+            service.lease("a")
+
+        assert service.model("a").state == "backoff"
+
+
+def test_without_a_descriptor_nobody_is_blamed_for_an_exit(port: int) -> None:
+    process = RunProcess(run=1, token="t", identity=None, ports=(port,))
+    ports = LocalPorts()
+    with closing(listen("127.0.0.1", port)):
+        with no_descriptor_left():
+            unknown = ports.lost(process)
+        found = ports.lost(process)
+
+    assert unknown is None
+    assert found is not None
 
 
 def test_a_free_port_has_no_stranger(port: int) -> None:

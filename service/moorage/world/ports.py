@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import time
 from collections.abc import Iterable
@@ -17,6 +18,8 @@ from moorage.world.tree import Tree
 _FIRST_DELAY_S = 0.001
 _LAST_DELAY_S = 0.25
 _SHARE = 0.005  # of the time spent so far is the next delay: the answer comes half a percent late
+_log = logging.getLogger(__name__)
+
 _REQUEST_S = 2.0
 _CERTAIN = 2  # looks that must agree before a stranger ends the run
 
@@ -32,29 +35,38 @@ class LocalPorts:
         self._system = local_system()
 
     def stranger(self, port: int) -> Listener | None:
-        """Return who keeps us from binding 127.0.0.1:port now, None when it is free."""
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
-            # As servers do: connections of a former server in TIME_WAIT are no obstacle.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-            except PermissionError:
-                return Listener(port, None, "(not permitted for this user)")
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-            else:
+        """Return who keeps us from binding 127.0.0.1:port now, None when it is free.
+
+        None as well when that cannot be asked: the launch will tell, or the check of the owner.
+        """
+        try:
+            if _bindable(port):
                 return None
-        return self._describe(port)
+        except PermissionError:
+            return Listener(port, None, "(not permitted for this user)")
+        except OSError:  # no descriptor left, as a rule: no reason for the registry to end
+            _log.warning("whether port %d is free cannot be asked", port, exc_info=True)
+            return None
+        try:
+            return self._describe(port)
+        except OSError:
+            return Listener(port, None, "")
 
     def wait_ready(self, order: ReadinessOrder, cancelled: Flag) -> Readiness:
         """Poll until ready, lost, timed out or cancelled. Blocks; `cancelled` ends it at once."""
         return _Wait(order, cancelled, self._tree(order.process), self).run()
 
     def lost(self, process: RunProcess) -> Listener | None:
-        """Return who beyond the run's own tree listens on its first port, None for nobody."""
+        """Return who beyond the run's own tree listens on its first port, None for nobody.
+
+        None as well when that cannot be asked.
+        """
         port = process.ports[0]
-        strangers = self.strangers_on(port, self._tree(process))
+        try:
+            strangers = self.strangers_on(port, self._tree(process))
+        except OSError:
+            _log.warning("who listens on port %d cannot be asked", port, exc_info=True)
+            return None
         if not strangers:
             return None
         pid = strangers[0]
@@ -189,13 +201,22 @@ def unbindable(ports: Iterable[int]) -> tuple[int, ...]:
     """Return those ports that this user may not bind."""
     refused: list[int] = []
     for port in ports:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-            except PermissionError:
-                refused.append(port)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
+        try:
+            _bindable(port)
+        except PermissionError:
+            refused.append(port)
     return tuple(refused)
+
+
+def _bindable(port: int) -> bool:
+    """Tell whether 127.0.0.1:port can be bound now; False when it is taken. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        # As servers do: connections of a former server in TIME_WAIT are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return False
+    return True
