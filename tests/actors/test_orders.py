@@ -14,13 +14,14 @@ from typing import Any
 import pykka
 import pytest
 
-from actors.bench import WAIT_S, Bench
+from actors.bench import WAIT_S, Bench, spec
 from actors.conftest import Open
 from moorage import (
     CloseIncompleteError,
     Lease,
     LoadError,
     LogUnavailableError,
+    ModelService,
     MoorageError,
     StopFailedError,
     UnknownModelError,
@@ -33,7 +34,8 @@ from moorage.actors.shells import ModelActor
 from moorage.actors.tickets import Ticket, leave
 from moorage.aio import task_owner
 from moorage.core import events as ev
-from moorage.testing import Readiness, Script
+from moorage.protocols import Flag, ReadinessOrder
+from moorage.testing import FakePorts, FakeProcesses, Readiness, Script, fake_parts
 
 
 @contextlib.contextmanager
@@ -468,3 +470,21 @@ def test_a_key_that_was_cut_is_made_anew_else_hashes_of_secrets_could_be_guessed
 
     assert len((tmp_path / "moorage.key").read_bytes()) == 32
     assert defined.secrets_hash != unkeyed
+
+
+class FaultyPorts(FakePorts):
+    """Has a fault of its own where it waits for readiness."""
+
+    def wait_ready(self, order: ReadinessOrder, cancelled: Flag) -> Readiness:
+        raise ZeroDivisionError("a fault of ours")
+
+
+def test_a_fault_while_readiness_is_waited_for_fails_the_load_at_once(tmp_path: Path) -> None:
+    processes = FakeProcesses()
+    parts = fake_parts(processes=processes, ports=FaultyPorts(processes))
+    with ModelService.open(tmp_path, parts=parts) as service:
+        service.define(spec("a"))
+        with pytest.raises(LoadError, match="a fault of ours"):
+            service.lease("a")
+
+        assert not processes.alive()

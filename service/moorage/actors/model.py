@@ -27,6 +27,7 @@ from moorage.protocols import (
     PlanRequest,
     Ports,
     Processes,
+    Readiness,
     ReadinessOrder,
     RunProcess,
     StopSignal,
@@ -267,17 +268,24 @@ class ModelLogic:
             timeout_s=timeout_s,
             owner_check=spec.owner_check,
         )
-        readiness = self._world.ports.wait_ready(order, run.cancelled)
+        readiness = self._ask(run, order)
         self._tell(msg.ReadyDone(run.number, readiness))
         if readiness.outcome == "ready" and spec.health_interval_s is not None:
             self._watch_health(run, order, spec.health_interval_s)
+
+    def _ask(self, run: _Run, order: ReadinessOrder) -> Readiness:
+        try:
+            return self._world.ports.wait_ready(order, run.cancelled)
+        except Exception as error:  # noqa: BLE001  unanswered, its callers would wait for the deadline
+            _log.exception("run %d cannot be asked whether it is ready", run.number)
+            return Readiness("timeout", f"it could not be asked: {error}")
 
     def _watch_health(self, run: _Run, order: ReadinessOrder, every_s: float) -> None:
         """Ask again and again until the run ends; its worker has nothing else to do."""
         order = dataclasses.replace(order, timeout_s=max(every_s, HEALTH_S))
         misses = 0
         while misses < HEALTH_MISSES and not run.cancelled.wait(every_s):
-            readiness = self._world.ports.wait_ready(order, run.cancelled)
+            readiness = self._ask(run, order)
             misses = 0 if readiness.outcome == "ready" else misses + 1
             if misses == HEALTH_MISSES and not run.cancelled.is_set():
                 self._tell(msg.Unhealthy(run.number, readiness.detail))
