@@ -35,7 +35,7 @@ from moorage.actors.tickets import Ticket, leave
 from moorage.aio import task_owner
 from moorage.core import events as ev
 from moorage.protocols import Flag, ReadinessOrder
-from moorage.testing import FakePorts, FakeProcesses, Readiness, Script, fake_parts
+from moorage.testing import ExitStatus, FakePorts, FakeProcesses, Readiness, Script, fake_parts
 
 
 @contextlib.contextmanager
@@ -488,3 +488,39 @@ def test_a_fault_while_readiness_is_waited_for_fails_the_load_at_once(tmp_path: 
             service.lease("a")
 
         assert not processes.alive()
+
+
+@pytest.mark.parametrize("stage", ["fetching", "reserved", "launching"])
+def test_an_exit_that_is_told_before_the_launch_changes_nothing(bench: Open, stage: str) -> None:
+    b = bench()
+    b.define("a", repo="org/a" if stage == "fetching" else None)
+    hold = {
+        "fetching": b.fetcher.hold,
+        "reserved": b.backends.hold,
+        "launching": b.processes.hold_launch,
+    }[stage]("a")
+    waiting = b.lease("a")
+    b.until_state("a", stage)
+    b.service._runtime._post(msg.ExitSeen(1, ExitStatus(code=1), ()))
+    b.settle()
+    hold.release()
+
+    with b.result(waiting) as lease:
+        assert lease.run == 1
+
+
+def test_use_on_a_full_disk_does_not_pile_up_with_time(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.service.start("a")
+    b.log.unavailable = "no space left on device"
+    for _ in range(5):
+        b.service.lease("a").release()
+        b.advance(61)
+    unwritten = b.service.status().unwritten
+    b.log.unavailable = None
+    b.advance(61)
+    b.advance(61)
+
+    assert unwritten == 0
+    assert sum(granted for note in b.events(ev.UsageNoted) for _, granted in note.leases) == 5

@@ -144,6 +144,8 @@ def _why(registry: Registry, names: tuple[str, ...]) -> str:
 
 
 def _note(registry: Registry, draft: Draft, usage: UsageMap) -> None:
+    if registry.ledger.unwritable is not None:
+        return  # it is told once the disk is back: what waits for it must not grow with time
     room.note_usage(draft, registry.observed(draft.state, usage))
 
 

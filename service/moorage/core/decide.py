@@ -366,8 +366,8 @@ def exited(
     `port_lost` says who listens on the port of a run that exited while it was loading.
     """
     run = draft.run(number)
-    if run is None or run.exited or run.stage in WAITING:
-        return False
+    if run is None or run.exited or run.stage in LOADING - {Stage.LOADING}:
+        return False  # of one that was not launched yet, as far as was told, nothing can exit
     wanted = run.stage in (Stage.STOPPING, Stage.STOP_FAILED)
     stage, error = "", ""
     if not wanted:
