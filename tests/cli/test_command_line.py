@@ -172,6 +172,25 @@ def test_a_full_disk_under_the_output_is_an_error(filler: Filler) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("closed", [(1,), (1, 2)])
+def test_without_an_output_the_status_is_all_that_is_said(
+    filler: Filler, closed: tuple[int, ...]
+) -> None:
+    redirections = " ".join(f"{descriptor}>&-" for descriptor in closed)
+    for arguments, status in ((["ps"], 0), (["logs", "nobody"], 2)):
+        command = (sys.executable, "-m", "moorage", *arguments, "--state", str(filler.folder))
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {redirections}', "sh", *command],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+        assert done.returncode == status
+        assert "Traceback" not in done.stderr
+
+
 def test_characters_the_terminal_has_not_are_spelled_out(filler: Filler) -> None:
     filler.launch("owl", 1, "grüße 漢\n".encode())
     done = subprocess.run(

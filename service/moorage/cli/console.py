@@ -82,8 +82,15 @@ class Console:
 
 def standard(*, as_json: bool) -> Console:
     """Return the console of this process."""
+    # Without these streams, as after `>&-`, there is nobody to print to.
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         # What the terminal's encoding has no character for is spelled out instead of raised.
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     return Console(sys.stdout, sys.stderr, as_json=as_json)
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
