@@ -54,6 +54,26 @@ def heard_by_eight(feed: Feed) -> list[threading.Thread]:
     return heard
 
 
+def test_who_cannot_be_given_a_dispatcher_is_not_subscribed_and_the_next_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    feed = Feed()
+    refused: list[object] = []
+    heard: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            feed.subscribe(refused.append)
+    feed.subscribe(heard.append)
+    feed.publish([entry(1)])
+    feed.close(WAIT_S)
+
+    assert (refused, heard) == ([], [entry(1)])
+
+
 def test_a_subscriber_that_wants_to_exit_does_not_silence_the_others() -> None:
     feed = Feed()
     heard: list[object] = []

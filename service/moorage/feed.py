@@ -83,7 +83,15 @@ class Feed:
         subscription = Subscription(self._drop, callback)
         self._subscriptions[subscription] = None
         with contextlib.suppress(IndexError):  # several may come first at once
-            self._to_start.pop().start()
+            thread = self._to_start.pop()
+            try:
+                thread.start()
+            except (
+                RuntimeError
+            ):  # the system has no thread just now: whoever comes next tries again
+                self._to_start.append(thread)
+                subscription.close()
+                raise
         return subscription
 
     def close(self, timeout_s: float) -> None:
