@@ -316,7 +316,8 @@ class ModelService(AsyncFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if not self._runtime.forked:  # a child that leaves the block, as `sys.exit` does, may go
+            self.close()
 
     @classmethod
     async def aopen(cls, state: str | os.PathLike[str], **options: Any) -> Self:
@@ -361,7 +362,8 @@ class ModelService(AsyncFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.aclose()
+        if not self._runtime.forked:
+            await self.aclose()
 
 
 def _close_unwanted(ticket: Ticket[Any]) -> None:

@@ -203,6 +203,31 @@ still_works()
     )
 
 
+def test_a_child_leaves_the_block_of_its_parents_service_as_it_wants_to(
+    program: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    program(
+        """
+import asyncio
+async def leave():
+    async with service:
+        raise SystemExit(7)
+def blocking():
+    with service:
+        sys.exit(7)
+for work in (blocking, lambda: asyncio.run(leave())):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:
+            os._exit(getattr(error, "code", 1))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    still_works()
+"""
+    )
+
+
 def test_the_state_of_a_killed_parent_can_be_opened_while_its_child_lives(
     program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
