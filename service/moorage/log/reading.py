@@ -40,8 +40,8 @@ class ReadConnection:
 
     Without a -wal nobody has it open: it is read as a plain file, and read again when it turns out
     that someone came meanwhile. With one, SQLite's own read-only way is used. Where that is not
-    possible, a -wal left by a crash in a folder that cannot be written or on a full disk, a temporary
-    copy is read.
+    possible, a -wal left by a crash in a folder that cannot be written or on a full disk, a
+    temporary copy is read.
     `prepare` are statements about the TEMP schema, which each connection made begins with.
     """
 
