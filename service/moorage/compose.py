@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -29,7 +29,7 @@ from moorage.actors.threads import Threads, ThreadWorker
 from moorage.actors.tickets import Ticket, wait
 from moorage.backends import InstalledBackends
 from moorage.core.audit import Finding, WorldView
-from moorage.core.events import Entry, LogCreated, ServiceOpened
+from moorage.core.events import LogCreated, ServiceOpened
 from moorage.core.state import Ranges, State
 from moorage.errors import (
     ForkedError,
@@ -142,7 +142,7 @@ class Runtime:
         alarm = parts.new_alarm(lambda: self._post(msg.Wake()))
         self._closers.insert(0, alarm.close)
         self.registry = Registry(
-            ledger=Ledger(self.log, self.clock, self._publish),
+            ledger=Ledger(self.log, self.clock, self.feed.publish),
             desk=self.desk,
             hall=self.hall,
             ports=ports,
@@ -190,9 +190,6 @@ class Runtime:
 
     def _emptied(self, run: int) -> None:
         self._post(msg.Emptied(run))
-
-    def _publish(self, entries: Sequence[Entry]) -> None:
-        self.feed.publish(entries)
 
     def _on_end(self, failure: str | None) -> None:
         self._failure = failure
