@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -203,6 +204,19 @@ def test_a_segment_alone_begins_with_the_runs_it_found_open() -> None:
 
 def at(second: int) -> str:
     return text(BEGAN.replace(second=second))
+
+
+def test_a_clock_that_was_set_back_loses_nothing() -> None:
+    entries = told(*READY, STOPPING, EXITED, RELEASED)
+    back = len(entries) - 3
+    entries[back:] = [replace(entry, at=at(0)) for entry in entries[back:]]
+
+    picture = drawn(entries)
+
+    (bar,) = picture.bars
+    assert (picture.start, picture.end, picture.left_out) == (at(0), at(4), 0)
+    assert [shown for shown, *_ in spans(bar)] == ["queued", "loading", "ready", "stopping"]
+    assert spans(bar)[1:3] == [("loading", 1, 4), ("ready", 4, 4)]
 
 
 def test_a_window_cuts_bars_and_counts_the_runs_outside() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -144,12 +144,18 @@ class _Builder:
         self._done: list[_Done] = []
         self._marks: list[tuple[str, MarkKind, int, str, Any]] = []
         self._first = ""
+        self._latest = ""
         self._crashed: set[int] = set()
 
     def add(self, entry: ev.Entry) -> None:
         """Fold one entry and note what changed."""
         was_open = self._state.open
         self._fold(self._state, entry)
+        if entry.at < self._latest:
+            # The clock was set back. Drawn as if it had stood still, as nothing ends before it
+            # begins, and a picture that ends where the clock is now would not show what was.
+            entry = replace(entry, at=self._latest)
+        self._latest = entry.at
         self._first = self._first or entry.at
         event: Any = entry.event
         told = _describe(event, was_open)
@@ -173,7 +179,7 @@ class _Builder:
     def finish(self, begin: str, end: str) -> Timeline:
         """Return what was built, cut to the window."""
         start = max(begin, self._first) if self._first else begin
-        last = self._state.at if not end else max(min(end, self._state.at), start)
+        last = self._latest if not end else max(min(end, self._latest), start)
         if self._first and last < start:
             last = start
         scale = _Scale(start, last)
