@@ -357,8 +357,8 @@ def test_a_model_that_always_runs_is_started_anew_after_its_backoff_also_by_the_
         folder,
         pool,
         f"""
-        import moorage.core.decide as decide
-        decide.BACKOFF_S = (0.2,)
+        from moorage.core.decide import ends
+        ends.BACKOFF_S = (0.2,)
         {ALWAYS.strip().replace(chr(10), chr(10) + " " * 8)}
         seen = Seen(service)
         os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,102 @@
+"""Decisions about models and the runs they have: from a state and what was asked or told to events.
+
+Every function takes a draft and emits to it. What is asked and cannot be is an error of the tree,
+raised before anything is emitted. What is told of a run that has moved on changes nothing: the
+functions return False then.
+"""
+
+from moorage.core.decide.ends import (
+    BACKOFF_S,
+    REOPENED,
+    STEADY_S,
+    UNCOUNTED,
+    abandon,
+    cancel,
+    drained,
+    outcome_of,
+    release,
+    release_when_over,
+    reopen,
+    stop,
+    stop_again,
+    stopping,
+    unhealthy,
+)
+from moorage.core.decide.models import (
+    define,
+    hold,
+    outdated,
+    pin,
+    remove,
+    reset,
+)
+from moorage.core.decide.recovery import (
+    WANTED_ENDS,
+    recover,
+)
+from moorage.core.decide.reports import (
+    describe_exit,
+    exited,
+    fetch_failed,
+    fetched,
+    launched,
+    not_ready,
+    not_spawned,
+    prepared,
+    ready,
+    stop_failed,
+    swept,
+)
+from moorage.core.decide.requests import (
+    begin,
+    enqueue,
+    leaving,
+    refuse_unavailable,
+    request,
+    resolve,
+    wait_s,
+)
+
+__all__ = [
+    "BACKOFF_S",
+    "REOPENED",
+    "STEADY_S",
+    "UNCOUNTED",
+    "WANTED_ENDS",
+    "abandon",
+    "begin",
+    "cancel",
+    "define",
+    "describe_exit",
+    "drained",
+    "enqueue",
+    "exited",
+    "fetch_failed",
+    "fetched",
+    "hold",
+    "launched",
+    "leaving",
+    "not_ready",
+    "not_spawned",
+    "outcome_of",
+    "outdated",
+    "pin",
+    "prepared",
+    "ready",
+    "recover",
+    "refuse_unavailable",
+    "release",
+    "release_when_over",
+    "remove",
+    "reopen",
+    "request",
+    "reset",
+    "resolve",
+    "stop",
+    "stop_again",
+    "stop_failed",
+    "stopping",
+    "swept",
+    "unhealthy",
+    "wait_s",
+]
