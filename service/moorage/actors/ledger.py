@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from moorage.core.continuing import continued
@@ -13,6 +14,8 @@ from moorage.core.snapshot import state_from_data, state_to_data
 from moorage.core.state import State
 from moorage.errors import LogUnavailableError
 from moorage.protocols import Clock, EventLog, Snapshot
+
+_log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 2_000
 """Entries between two snapshots."""
@@ -36,12 +39,23 @@ class Ledger:
         self.state = self._load()
 
     def _load(self) -> State:
-        snapshot = self._log.snapshot(FOLD_VERSION)
-        state = State() if snapshot is None else state_from_data(snapshot.state)
+        state = self._snapshot() or State()
         self._snapshot_at = state.seq
         for entry in self._log.read(after=state.seq):
             apply(state, entry)
         return state
+
+    def _snapshot(self) -> State | None:
+        """Return the state of the newest snapshot; it is a cache, one that does not fit is none."""
+        snapshot = self._log.snapshot(FOLD_VERSION)
+        if snapshot is None:
+            return None
+        try:
+            state = state_from_data(snapshot.state)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            _log.warning("the snapshot at row %d is passed over: %r", snapshot.seq, error)
+            return None
+        return state if state.seq == snapshot.seq else None
 
     @property
     def backlog(self) -> int:
