@@ -21,6 +21,7 @@ from moorage.actors import effects
 from moorage.log.reader import LogReader
 from recovery.leaving import alive, events_of, lease_anew, left_behind, serves
 from recovery.owner import answered_by
+from support.others import require_code_for_others
 from support.servers import misbehave
 from support.services import LIMIT_S, ports, settle, state_of
 
@@ -248,6 +249,7 @@ print(service.model("a").state)
 def test_a_worker_of_another_user_whose_environment_cannot_be_read_is_quarantined(
     pool: range,
 ) -> None:
+    require_code_for_others()
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="moorage-test-") as name:
         public, program = Path(name), Path(name) / "sleep"
         os.chown(public, 65534, 65534)

@@ -29,6 +29,7 @@ from moorage import (
     StateInUseError,
     UnknownModelError,
 )
+from support.others import require_code_for_others
 from support.services import LIMIT_S, check_log, ports, server, state_of
 
 AT_ONCE_S = 2.0
@@ -470,6 +471,7 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytestmark_root
 def test_another_user_opens_a_folder_of_his_own(public: Path) -> None:
+    require_code_for_others()
     assert _as_other_user(public / "state") == "opened"
 
 

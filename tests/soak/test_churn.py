@@ -52,7 +52,7 @@ def replayed(state: Path, until: int) -> State:
     return folded
 
 
-@pytest.mark.parametrize("seconds", [10.0, pytest.param(60.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [5.0, pytest.param(60.0, marks=pytest.mark.soak)])
 @pytest.mark.timeout(240)
 def test_no_request_fails_while_four_models_share_room_for_two(
     seconds: float, server: Mapping[str, Any], tmp_path: Path

@@ -378,6 +378,7 @@ import os, sys, tempfile
 import encodings.ascii, moorage.log.questions
 from moorage.cli import main, parser, sql
 from moorage.log import revisions
+import moorage.cli.running
 revisions.head(), parser.build()  # the last imports: the other user cannot read the interpreter
 tempfile.tempdir = sys.argv[2]
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
