@@ -22,6 +22,7 @@ from moorage.log.files import StateFiles
 from moorage.log.sqlite import SqliteLog
 from sql.conftest import Run, write
 from support.history import History
+from support.others import require_code_for_others
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT sum(x) FROM n"
 
@@ -390,6 +391,7 @@ sys.exit(main(["sql", "SELECT count(*) AS n FROM leaks", "--json", "--state", sy
 def test_a_folder_that_cannot_be_written_is_asked_with_and_without_a_wal(
     state: Path, tmp_path: Path
 ) -> None:
+    require_code_for_others()
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="moorage-test-") as name:
         public = Path(name)
         public.chmod(0o755)

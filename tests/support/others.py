@@ -6,8 +6,9 @@ import stat
 import sys
 from pathlib import Path
 
-import moorage
 import pytest
+
+import moorage
 
 _NEEDED = stat.S_IROTH | stat.S_IXOTH
 
