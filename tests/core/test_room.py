@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.making import Core, spec
-from moorage.core import decide, room
+from moorage.core import decide, room, space
 from moorage.core import events as ev
 from moorage.core.draft import Draft
 from moorage.core.room import Observed, Usage
@@ -109,10 +109,10 @@ def test_several_models_fit_or_do_not_fit_as_a_whole() -> None:
     core = _core("a", "b", "c")
     a = core.load("a")
 
-    assert room.could_ever_fit(core.state, "a", "b")
-    assert not room.could_ever_fit(core.state, "a", "b", "c")
-    assert room.could_ever_fit(core.state, "b", without=frozenset({a}))
-    assert not room.could_ever_fit(core.state, "b", "c", without=frozenset({a}))
+    assert space.could_ever_fit(core.state, "a", "b")
+    assert not space.could_ever_fit(core.state, "a", "b", "c")
+    assert space.could_ever_fit(core.state, "b", without=frozenset({a}))
+    assert not space.could_ever_fit(core.state, "b", "c", without=frozenset({a}))
 
 
 def test_a_young_run_is_passed_over_and_looked_at_again_when_it_is_old_enough() -> None:

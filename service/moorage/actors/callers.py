@@ -13,7 +13,8 @@ from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.draft import Draft
 from moorage.core.lifecycle import LOADING, WAITING, Stage
-from moorage.core.room import FOR_ROOM, could_ever_fit, note_usage, who_holds
+from moorage.core.room import note_usage
+from moorage.core.space import FOR_ROOM, could_ever_fit, who_holds
 from moorage.core.state import Run, State
 from moorage.errors import (
     ConfigurationError,

@@ -11,7 +11,7 @@ from moorage.actors.model import KILL_WAIT_S
 from moorage.core import decide, room
 from moorage.core.draft import Draft
 from moorage.core.lifecycle import Stage
-from moorage.core.room import FOR_ROOM
+from moorage.core.space import FOR_ROOM
 from moorage.core.state import Run
 from moorage.errors import MoorageError, WaitTimeoutError
 from moorage.protocols import ExitStatus

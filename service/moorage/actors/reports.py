@@ -11,7 +11,7 @@ from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.draft import Draft
 from moorage.core.lifecycle import Stage
-from moorage.core.room import FOR_ROOM
+from moorage.core.space import FOR_ROOM
 from moorage.errors import LogUnavailableError
 from moorage.protocols import StopReport
 from moorage.world.view import process_of

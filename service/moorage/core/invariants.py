@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from moorage.core.fold import FoldError
 from moorage.core.lifecycle import HOLDING, LifecycleError, Stage
-from moorage.core.room import room_left
+from moorage.core.space import room_left
 from moorage.core.state import State, expand
 
 

@@ -8,7 +8,7 @@ so nobody is overtaken for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,10 +16,19 @@ from moorage.core import events as ev
 from moorage.core.decide import reopen
 from moorage.core.draft import Cause, Draft
 from moorage.core.lifecycle import Stage
+from moorage.core.space import (
+    FOR_ROOM,
+    NOTHING,
+    Space,
+    could_ever_fit,
+    need,
+    need_bytes,
+    room_left,
+    taken,
+    total,
+    who_holds,
+)
 from moorage.core.state import Run, State
-
-FOR_ROOM = frozenset({"room", "memory", "limits"})
-"""Drain reasons that end when the room is no longer wanted."""
 
 KEPT = "kept for an older request"
 
@@ -80,68 +89,6 @@ class Outcome:
         self.look_at = at if self.look_at is None else min(self.look_at, at)
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
-    """Slots and bytes; bytes are infinite without a memory limit."""
-
-    slots: int
-    bytes: float
-
-    def __add__(self, other: Space) -> Space:
-        return Space(self.slots + other.slots, self.bytes + other.bytes)
-
-    def __sub__(self, other: Space) -> Space:
-        return Space(self.slots - other.slots, self.bytes - other.bytes)
-
-    def holds(self, need: Space) -> bool:
-        """Tell whether the need fits into this."""
-        return self.slots >= need.slots and self.bytes >= need.bytes
-
-
-NOTHING = Space(0, 0)
-
-
-def need_bytes(state: State, name: str) -> int | None:
-    """Return the bytes a model needs: declared, else learned, clipped to the limit; else None."""
-    model = state.models[name]
-    need = model.spec.memory or model.peak_bytes
-    if need is None or state.memory_limit is None or model.spec.memory is not None:
-        return need
-    return min(need, state.memory_limit)
-
-
-def _need(state: State, name: str) -> Space:
-    return _space(state, need_bytes(state, name))
-
-
-def _space(state: State, bytes_: int | None) -> Space:
-    if state.memory_limit is None:
-        return Space(1, 0)
-    return Space(1, state.memory_limit if bytes_ is None else bytes_)
-
-
-def _taken(state: State, run: Run) -> Space:
-    return _space(state, run.room_bytes)
-
-
-def _capacity(state: State) -> Space:
-    return Space(
-        state.max_loaded, float("inf") if state.memory_limit is None else state.memory_limit
-    )
-
-
-def _sum(spaces: Iterable[Space]) -> Space:
-    total = NOTHING
-    for space in spaces:
-        total += space
-    return total
-
-
-def room_left(state: State) -> Space:
-    """Return what is free now; negative when limits were lowered below what is loaded."""
-    return _capacity(state) - _sum(_taken(state, run) for run in state.holding())
-
-
 def lru_order(state: State, observed: Observed) -> tuple[int, ...]:
     """Return ready and draining runs, least recently used first, as observed."""
     at = {run: place for place, run in enumerate(state.lru)}
@@ -151,38 +98,6 @@ def lru_order(state: State, observed: Observed) -> tuple[int, ...]:
         return (seen.used_at if seen else float("-inf"), at[run])
 
     return tuple(sorted(state.lru, key=key))
-
-
-def could_ever_fit(state: State, *names: str, without: frozenset[int] = frozenset()) -> bool:
-    """Tell whether models could be loaded at once if every lease but those of `without` ended.
-
-    Pins and what could not be stopped stay where they are.
-    """
-    fixed = [
-        r
-        for r in state.holding()
-        if r.model not in names and (r.run in without or _immovable(state, r))
-    ]
-    left = _capacity(state) - _sum(_taken(state, r) for r in fixed)
-    return left.holds(_sum(_need(state, name) for name in set(names)))
-
-
-def _immovable(state: State, run: Run) -> bool:
-    if run.stage is Stage.STOP_FAILED:
-        return True
-    going = run.stage is Stage.STOPPING or (
-        run.stage is Stage.DRAINING and run.reason not in FOR_ROOM
-    )
-    return state.models[run.model].pinned and not going
-
-
-def who_holds(state: State) -> tuple[str, ...]:
-    """Return the runs that never give way, with why."""
-    return tuple(
-        f"{run.model} ({'could not be stopped' if run.stage is Stage.STOP_FAILED else 'pinned'})"
-        for run in state.holding()
-        if _immovable(state, run)
-    )
 
 
 # --- the pass ---
@@ -205,7 +120,7 @@ class _Pass:
     def run(self) -> Outcome:
         state = self.state
         real = room_left(state)
-        coming = _sum(_taken(state, r) for r in state.in_stage(Stage.STOPPING))
+        coming = total(taken(state, r) for r in state.in_stage(Stage.STOPPING))
         over = not (real + coming).holds(NOTHING)
         if over:
             self._converge(NOTHING - (real + coming))
@@ -217,20 +132,20 @@ class _Pass:
     def _admit(self, real: Space, virtual: Space) -> None:
         for number in self._fitting():
             run = self.state.runs[number]
-            need = _need(self.state, run.model)
-            if virtual.holds(need):
-                if real.holds(need) and not self._reserve(run):
+            wanted = need(self.state, run.model)
+            if virtual.holds(wanted):
+                if real.holds(wanted) and not self._reserve(run):
                     if number not in self.state.runs:
                         continue
                     return
             else:
-                made = self._make_room(run, need - virtual)
+                made = self._make_room(run, wanted - virtual)
                 if made is None and number in self._passed:
                     continue
                 if made is None:
                     return
                 virtual += made
-            real, virtual = real - need, virtual - need
+            real, virtual = real - wanted, virtual - wanted
 
     def _fitting(self) -> list[int]:
         """Return the queue, without those that have to wait for their model's former run.
@@ -302,7 +217,7 @@ class _Pass:
         if chosen is not None:
             for victim in chosen:
                 self.evict(victim, run, why, skipped, stop=True)
-            return _sum(_taken(self.state, self.state.runs[v]) for v in chosen)
+            return total(taken(self.state, self.state.runs[v]) for v in chosen)
         leased = [r for r in able if self._leases(r) > 0 and not self._spared(r, run.run, skipped)]
         # Those that drain for it already come first, else the choice would hop about with use.
         leased.sort(key=lambda r: self.state.runs[r].for_run != run.run)
@@ -362,11 +277,11 @@ class _Pass:
             if NOTHING.holds(rest):
                 break
             chosen.append(number)
-            rest -= _taken(self.state, self.state.runs[number])
+            rest -= taken(self.state, self.state.runs[number])
         if not NOTHING.holds(rest):
             return None
         for number in tuple(chosen):
-            without = rest + _taken(self.state, self.state.runs[number])
+            without = rest + taken(self.state, self.state.runs[number])
             if NOTHING.holds(without):
                 chosen.remove(number)
                 rest = without
@@ -430,7 +345,7 @@ class _Pass:
         for number in idle + leased:
             if NOTHING.holds(rest):
                 break
-            rest -= _taken(self.state, self.state.runs[number])
+            rest -= taken(self.state, self.state.runs[number])
             self.wanted.add(number)
             self.evict(number, None, "limits", skipped, stop=number in idle)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from moorage.core import events as ev
 from moorage.core.lifecycle import Stage
-from moorage.core.room import who_holds
+from moorage.core.space import who_holds
 from moorage.core.state import Model, Run, State, describe_pool
 from moorage.core.story import Look
 from moorage.core.words import seconds, size
