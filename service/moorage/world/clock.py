@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 _log = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_END_S = 5.0
 _LONGEST_WAIT_S = 3600.0  # threading refuses waits of centuries
 
 
@@ -59,7 +60,7 @@ class ThreadAlarm:
             self._closed = True
             self._changed.notify()
         if self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_END_S)
 
     def _serve(self) -> None:
         while self._due():
