@@ -239,17 +239,19 @@ class _Builder:
         )
 
 
+_NEVER: Final = "0001-01-01T00:00:00Z"
+"""Where a picture without a start begins: its log is empty, and nothing is placed on it."""
+
+
 class _Scale:
     """Places UTC text on the picture, in microseconds since its start."""
 
     def __init__(self, start: str, end: str) -> None:
-        self._start = _moment(start) if start else None
+        self._start = _moment(start or _NEVER)
         self.length = self.place(end) if end else 0
         self.start_text, self.end_text = start, end
 
     def place(self, at: str) -> int:
-        if self._start is None:
-            return 0
         return (_moment(at) - self._start) // timedelta(microseconds=1)
 
 
