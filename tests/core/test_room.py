@@ -296,6 +296,19 @@ def test_lowered_limits_take_what_they_can_get_beside_pins() -> None:
     assert [core.stage(n) for n in "abc"] == ["ready", "ready", "stopping"]
 
 
+def test_lowered_limits_wait_for_the_run_that_is_yet_to_prove_itself() -> None:
+    core = _core("a", "b", max_loaded=2)
+    core.load("a")
+    b = core.load("b")
+    core.decide(lambda d: d.emit(ev.LimitsSet(max_loaded=1, memory_limit=None, min_residency_s=0)))
+    core.schedule(unproven=frozenset({b}))
+    before = [core.stage(n) for n in "ab"]
+    core.schedule()
+
+    assert before == ["ready", "ready"]
+    assert [core.stage(n) for n in "ab"] == ["stopping", "ready"]
+
+
 def test_a_drain_undone_in_the_decision_that_ended_its_request_names_it_as_the_cause() -> None:
     core = _core("a", "b", max_loaded=1)
     a = core.load("a")
