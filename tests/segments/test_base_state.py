@@ -79,7 +79,7 @@ def test_what_is_written_now_has_the_shape_that_is_known_to_be_read_for_ever() -
 def test_a_base_state_that_does_not_fit_is_refused(change: dict[str, Any], why: str) -> None:
     entry = entry_of(golden())
     assert isinstance(entry.event, LogContinued)
-    entry = dataclasses.replace(entry, event=dataclasses.replace(entry.event, **change))
+    entry = entry._replace(event=dataclasses.replace(entry.event, **change))
 
     with pytest.raises(FoldError, match=f"no base state to go on from: .*{why}"):
         apply(State(), entry)

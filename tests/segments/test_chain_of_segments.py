@@ -309,7 +309,7 @@ def test_the_base_state_of_another_fold_version_counts_only_where_the_rest_is_mi
     assert isinstance(entry.event, LogContinued)
     base = entry.event.base | {"max_loaded": 9}
     event = dataclasses.replace(entry.event, fold_version=FOLD_VERSION - 1, base=base)
-    changed_entry = dataclasses.replace(entry, event=event)
+    changed_entry = entry._replace(event=event)
     whole = replay(growing.written[: entry.seq - 1])
     apply(whole, changed_entry)
     alone = State()

@@ -245,7 +245,7 @@ def test_what_a_log_says_is_never_markup_or_code(
 ) -> None:
     evil = "</script><script>window.bad = 1</script><img src=x onerror='window.bad = 2'>@DATA@<!--"
     changed = [
-        dataclasses.replace(e, event=dataclasses.replace(e.event, error=evil))
+        e._replace(event=dataclasses.replace(e.event, error=evil))
         if isinstance(e.event, ev.RunReleased | ev.RunExited)
         else e
         for e in entries

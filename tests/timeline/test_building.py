@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,7 +208,7 @@ def at(second: int) -> str:
 def test_a_clock_that_was_set_back_loses_nothing() -> None:
     entries = told(*READY, STOPPING, EXITED, RELEASED)
     back = len(entries) - 3
-    entries[back:] = [replace(entry, at=at(0)) for entry in entries[back:]]
+    entries[back:] = [entry._replace(at=at(0)) for entry in entries[back:]]
 
     picture = drawn(entries)
 

@@ -8,7 +8,7 @@ seconds, `*_bytes` bytes, `until` is UTC text like an entry's `at`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +19,7 @@ class Event:
     version: ClassVar[int] = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """An event with its place: `seq` counts from 1, `at` is UTC text to the microsecond.
 
     `cause` is the seq of the entry that led to this one.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from moorage.core import events as ev
-from moorage.core.lifecycle import step
+from moorage.core.lifecycle import Stage, step
 from moorage.core.snapshot import base_state
 from moorage.core.state import Failure, Model, Run, State, changed, expand
 from moorage.spec import spec_from_data
@@ -155,6 +155,18 @@ def _reset(state: State, entry: ev.Entry, event: ev.ModelReset) -> None:
 
 # --- runs ---
 
+_BLANK = Run(
+    run=0,
+    model="",
+    stage=Stage.FETCHING,
+    spec_hash="",
+    requested_by="",
+    first_seq=0,
+    last_seq=0,
+    began_at="",
+)
+"""What every run begins from."""
+
 
 def _begin(state: State, entry: ev.Entry, event: ev.RunFetching | ev.RunQueued) -> None:
     model = state.models[event.model]
@@ -163,15 +175,18 @@ def _begin(state: State, entry: ev.Entry, event: ev.RunFetching | ev.RunQueued) 
     if model.next_run is not None:
         raise FoldError(f"model {event.model} has two runs that wait")
     state.next_run = event.run + 1
-    state.runs[event.run] = Run(
-        run=event.run,
-        model=event.model,
-        stage=step(None, event.kind),
-        spec_hash=model.spec_hash,
-        requested_by=event.requested_by,
-        first_seq=entry.seq,
-        last_seq=entry.seq,
-        began_at=entry.at,
+    state.runs[event.run] = changed(
+        _BLANK,
+        {
+            "run": event.run,
+            "model": event.model,
+            "stage": step(None, event.kind),
+            "spec_hash": model.spec_hash,
+            "requested_by": event.requested_by,
+            "first_seq": entry.seq,
+            "last_seq": entry.seq,
+            "began_at": entry.at,
+        },
     )
     if model.run is None:
         _model(state, event.model, run=event.run)

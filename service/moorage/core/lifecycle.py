@@ -19,6 +19,9 @@ class Stage(StrEnum):
     STOP_FAILED = "stop_failed"
     ENDED = "ended"
 
+    # Enum's own is a Python function, and every event of a replay asks for it more than once.
+    __hash__ = str.__hash__
+
 
 _S = Stage
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -154,7 +154,7 @@ class _Builder:
         if entry.at < self._latest:
             # The clock was set back. Drawn as if it had stood still, as nothing ends before it
             # begins, and a picture that ends where the clock is now would not show what was.
-            entry = replace(entry, at=self._latest)
+            entry = entry._replace(at=self._latest)
         self._latest = entry.at
         self._first = self._first or entry.at
         event: Any = entry.event
