@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Final
 
 from moorage.cli import parser
 from moorage.cli.console import Console, standard
-from moorage.cli.signals import EndedBySignal
+from moorage.cli.signals import EndedBySignal, Interrupt
 from moorage.errors import MoorageError
 from moorage.protocols import Flag
 
@@ -27,9 +26,11 @@ def main(arguments: Sequence[str] | None = None, *, stop: Flag | None = None) ->
     0 fine, 1 a finding, 2 it could not run (one line on standard error), 130 after Ctrl-C.
     """
     console = standard(as_json=False)
+    interrupt = Interrupt()
     try:
-        status = _run(sys.argv[1:] if arguments is None else arguments, stop)
-        console.flush()
+        with interrupt.heard():
+            status = _run(sys.argv[1:] if arguments is None else arguments, stop or interrupt)
+            console.flush()
     except KeyboardInterrupt:
         return _interrupted(console)
     except EndedBySignal as ended:
@@ -40,16 +41,16 @@ def main(arguments: Sequence[str] | None = None, *, stop: Flag | None = None) ->
         return FINE
     except (MoorageError, OSError) as error:
         return _could_not_run(console, error)
-    return status
+    return INTERRUPTED if interrupt.is_set() else status
 
 
-def _run(arguments: Sequence[str], stop: Flag | None) -> int:
+def _run(arguments: Sequence[str], stop: Flag) -> int:
     try:
         options = parser.build().parse_args(arguments)
     except SystemExit as asked:  # --help and --version
         return asked.code if isinstance(asked.code, int) else FINE
     console = standard(as_json=options.json)
-    return parser.command(options)(options, console, stop or threading.Event())
+    return parser.command(options)(options, console, stop)
 
 
 def _could_not_run(console: Console, error: Exception) -> int:

@@ -17,6 +17,51 @@ class EndedBySignal(BaseException):
         self.number = number
 
 
+class Interrupt:
+    """A flag that Ctrl-C sets, beside the KeyboardInterrupt that it raises in the main thread.
+
+    That one is lost where it comes while a finaliser or a callback of the interpreter runs, and a
+    command that follows would go on. Waits on a raw lock: `threading.Event` would deadlock with
+    a handler that interrupts its own `wait`.
+    """
+
+    def __init__(self) -> None:
+        self._set = False
+        self._pending = threading.Lock()
+        self._pending.acquire()
+
+    def is_set(self) -> bool:
+        """Tell whether Ctrl-C came."""
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for Ctrl-C or until the seconds have passed; tell whether it came."""
+        if not self._set and self._pending.acquire(timeout=-1 if timeout is None else timeout):
+            self._pending.release()
+        return self._set
+
+    @contextmanager
+    def heard(self) -> Generator[None]:
+        """Hear Ctrl-C meanwhile, where Python's own handler would."""
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        main = threading.current_thread() is threading.main_thread()
+        if main:
+            signal.signal(signal.SIGINT, self._hear)
+        try:
+            yield
+        finally:
+            if main:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if not self._set:
+            self._set = True
+            self._pending.release()
+        signal.default_int_handler(number, frame)
+
+
 @contextmanager
 def raised() -> Generator[None]:
     """Raise EndedBySignal in the main thread at SIGTERM and SIGHUP, unless they are ignored."""
