@@ -39,7 +39,7 @@ RUNS = 1 << 40  # more than are ever drawn
 def entries(log_id: str, count: int) -> Iterator[Entry]:
     for entry in islice(History().entries(RUNS), count):
         if isinstance(entry.event, LogCreated):
-            yield dataclasses.replace(entry, event=dataclasses.replace(entry.event, log_id=log_id))
+            yield entry._replace(event=dataclasses.replace(entry.event, log_id=log_id))
         else:
             yield entry
 
