@@ -74,6 +74,8 @@ class ReadConnection:
                 with connection.begin():
                     result = work(connection)
             except (DBAPIError, sqlite3.Error) as error:
+                if self.moved:
+                    continue  # between the look and the read: said above
                 if not self._disturbed():
                     raise faults.on_open(self._path, error) from error
             else:
