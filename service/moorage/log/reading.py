@@ -60,6 +60,10 @@ class ReadConnection:
         """Whether the path no longer leads to the database that was meant."""
         return _identity(self._path) != self._place
 
+    def _refuse_moved(self) -> None:
+        if self.moved:
+            raise StateError(str(self._path), "was moved, replaced or deleted meanwhile")
+
     def run(self, work: Callable[[sa.Connection], _Result]) -> _Result:
         """Return what `work` reads in one transaction; it may be called more than once.
 
@@ -67,15 +71,13 @@ class ReadConnection:
         database is no longer where it was.
         """
         for _ in range(_ATTEMPTS):
-            if self.moved:
-                raise StateError(str(self._path), "was moved, replaced or deleted meanwhile")
+            self._refuse_moved()
             try:
                 connection = self._settled()
                 with connection.begin():
                     result = work(connection)
             except (DBAPIError, sqlite3.Error) as error:
-                if self.moved:
-                    continue  # between the look and the read: said above
+                self._refuse_moved()  # it may have gone between the look and the read
                 if not self._disturbed():
                     raise faults.on_open(self._path, error) from error
             else:
