@@ -81,10 +81,14 @@ def test_every_watcher_gets_the_end_of_its_own_run_once(world: World) -> None:
 def test_a_callback_that_raises_does_not_end_the_watch(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def raises(_: ExitStatus) -> None:
+    first = Exit()
+
+    def raises(status: ExitStatus) -> None:
+        first(status)
         raise RuntimeError("on purpose")
 
     world.processes.watch(world.launch(world.order("/bin/true")), raises)
+    first.wait()  # the next is told only once the thread has dealt with what this one raised
     told = Exit()
     world.processes.watch(world.launch(world.order("/bin/sh", "-c", "exit 3")), told)
 
