@@ -28,7 +28,7 @@ class SeenRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenServer:
-    """A process tree of the world, ours when `token` is one of this log; true whatever is logged."""
+    """A process tree of the world, ours when `token` is one of this log; true, logged or not."""
 
     model: str
     run: int
