@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,11 @@ from support import leaks
 # Two busy cores make a deadline fail by chance; the blob repeats a failure without the database.
 hypothesis.settings.register_profile("moorage", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("moorage")
+
+# A shell lets what it runs in the background ignore Ctrl-C, and every process begun by a test
+# would inherit that: those that test it would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
