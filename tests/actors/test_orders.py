@@ -448,6 +448,36 @@ def test_an_actor_that_ends_between_two_orders_is_followed_by_another(bench: Ope
     assert not b.processes.alive()
 
 
+def test_the_successor_of_an_actor_that_died_watches_and_stops_what_serves(bench: Open) -> None:
+    b = bench()
+    b.define("a", health_interval_s=0.01)
+    b.service.start("a")
+    [ref] = pykka.ActorRegistry.get_by_class(ModelActor)
+    ref.tell("what no actor understands")
+    ref.actor_stopped.wait(WAIT_S)
+    asked = len(b.ports.asked)
+    b.until(lambda: len(b.ports.asked) > asked + 2)
+    b.ports.always("a", Readiness("timeout", "no answer"))
+    b.until(lambda: bool(b.events(ev.RunReleased)))
+
+    [end] = b.events(ev.RunReleased)
+    assert end.outcome == "failed: health"
+    assert b.processes.server("a").signals == [15]
+
+
+def test_a_server_that_hung_when_its_actor_died_is_found_out(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.service.start("a")
+    b.ports.always("a", Readiness("timeout", "no answer"))
+    [ref] = pykka.ActorRegistry.get_by_class(ModelActor)
+    ref.tell("what no actor understands")
+    b.until(lambda: bool(b.events(ev.RunReleased)))
+
+    [end] = b.events(ev.RunReleased)
+    assert end.outcome == "failed: health"
+
+
 # --- what is kept ---
 
 

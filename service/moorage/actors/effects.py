@@ -122,18 +122,28 @@ def _adopt(registry: Registry, event: ev.RunAdopted) -> None:
     run = registry.state.runs.get(event.run)
     if run is None:
         return
-    known = registry.state.models[event.model].spec
-    timeout_s = known.load_timeout_s
     if run.stage is Stage.READY:
         registry.hall.build(event.model, event.run, run.ports, granted=run.leases, shut=True)
+    order_adoption(registry, run)
+
+
+def order_adoption(registry: Registry, run: Run) -> None:
+    """Tell the model's actor to watch a server that it did not launch itself."""
+    known = registry.state.models[run.model].spec
+    spec = spec_of(registry, run.model)
+    timeout_s = known.load_timeout_s
+    if run.stage is not Stage.LOADING:
         timeout_s = min(timeout_s, ADOPT_S)
-    process = process_of(registry.state, run)
-    spec = spec_of(registry, event.model)
-    path = run.path or known.path
     order = msg.Adopt(
-        event.run, spec or known, path, process, run.log_file, timeout_s, spec is None
+        run.run,
+        spec or known,
+        run.path or known.path,
+        process_of(registry.state, run),
+        run.log_file,
+        timeout_s,
+        spec is None,
     )
-    registry.tell_model(event.model, order)
+    registry.tell_model(run.model, order)
 
 
 def _stop(registry: Registry, before: State, event: ev.RunStopping | ev.RunExited) -> None:

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 PORT_TRIES = 3
 """Runs a request may lose to strangers on their ports."""
 
+SERVING = (Stage.READY, Stage.DRAINING)
+
 Report = msg.FromModel | msg.Emptied | msg.ActorDied
 
 
@@ -127,7 +129,7 @@ def _readiness(registry: Registry, message: msg.ReadyDone) -> None:
     readiness = message.readiness
     if readiness.outcome == "cancelled":
         return
-    if registry.hall.unproven(message.run):
+    if registry.state.runs[message.run].stage in SERVING:
         adopted(registry, message.run, "" if readiness.outcome == "ready" else readiness.detail)
         return
     if readiness.outcome == "ready":
@@ -141,7 +143,7 @@ def _readiness(registry: Registry, message: msg.ReadyDone) -> None:
 
 
 def adopted(registry: Registry, number: int, problem: str) -> None:
-    """A run adopted as ready answers, or does not."""
+    """A run that serves, but was not launched by its model's actor, answers or does not."""
     registry.hall.prove(number)
     if problem:
         _unhealthy(registry, number, problem)
@@ -267,7 +269,10 @@ def emptied(registry: Registry, number: int) -> None:
 
 
 def _actor_died(registry: Registry, message: msg.ActorDied) -> None:
-    """Runs it was driving to readiness have failed; ready ones go on, stops begin again."""
+    """Runs it was driving to readiness have failed; its successor watches those that serve.
+
+    Stops begin again.
+    """
     _log.error("the actor of model %s ended: %s", message.model, message.reason)
     for run in tuple(registry.state.runs.values()):
         if run.model != message.model:
@@ -279,6 +284,8 @@ def _actor_died(registry: Registry, message: msg.ActorDied) -> None:
             hear(registry, msg.PrepareDone(run.run, None, problem=problem))
         elif run.stage in (Stage.LAUNCHING, Stage.LOADING):
             _not_ready(registry, run.run, problem)
+        elif run.stage in SERVING:
+            effects.order_adoption(registry, run)
         elif run.stage in (Stage.STOPPING, Stage.STOP_FAILED):
             effects.order_again(registry, run)
 
