@@ -63,6 +63,10 @@ class SeenCall:
     names: tuple[str, ...]
     asked_at: float
     deadline: float
+    heard: bool = False
+    """True once the registry has handled the message of this call."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What else was asked: hold, force, keep, limits, and for define the spec's data by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,8 @@ class SeenAnswer:
     answered_at: float
     error: str
     leases: tuple[SeenLease, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """As in its call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,3 +113,7 @@ class Sight:
     """False while appends fail (full, locked)."""
     calm: bool = False
     """No fault is pending and none will come: liveness must hold from here on."""
+    dead: bool = False
+    """True from when the registry stopped on an error until the next open: it grants no more."""
+    end: bool = False
+    """The last sight of a history: calm, closed, no lease held, nothing asked."""
