@@ -8,6 +8,7 @@ many random ones of three users that another seed would find what one did not.
 from __future__ import annotations
 
 import dis
+import gc
 import random
 import sys
 import threading
@@ -227,6 +228,34 @@ def test_an_unsound_gate_would_be_found() -> None:
 
     with pytest.raises(AssertionError, match="evicted while it was leased"):
         every_order(once)
+
+
+class Cycle:
+    """Only the collector finds it."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.itself = self
+        self.lease = lease
+
+
+def test_a_lost_lease_may_be_collected_while_the_holders_are_looked_at() -> None:
+    before = gc.get_threshold()
+    found: set[int] = set()
+    for allocations in range(12):  # the collector runs at each step of the look in turn
+        gate = Gate(model="m", run=1, ports=(1,), on_empty=lambda _run: None, now=time.monotonic)
+        kept = [Lease(gate, "kept") for _ in range(30)]
+        gc.collect(0)
+        Cycle(Lease(gate, "lost"))
+        try:
+            gc.set_threshold(gc.get_count()[0] + allocations)
+            found.add(len(gate.owners()))
+        finally:
+            gc.set_threshold(*before)
+        gc.collect(0)
+
+        assert gate.owners() == ["kept"] * len(kept)
+
+    assert found <= {30, 31}
 
 
 @pytest.fixture

@@ -76,8 +76,12 @@ class Gate:
         return owner in self.owners()
 
     def owners(self) -> list[object]:
-        """Return who holds leases here, once for each."""
-        return [owner for owner, _ in tuple(self.holders.values())]
+        """Return who holds leases here, once for each.
+
+        A list, not a tuple: making a tuple may run the collector after the iteration has begun
+        (until Python 3.12), and a lost lease that it finds would change the dict under it.
+        """
+        return [owner for owner, _ in list(self.holders.values())]
 
 
 class Lease:
