@@ -87,6 +87,7 @@ class Parts:
     fetcher: Fetcher | None = None
     clock: Clock | None = None
     new_alarm: Callable[[Callable[[], None]], Alarm] = ThreadAlarm
+    new_threads: Callable[[], Threads] = Threads
     new_nonce: Callable[[], str] = field(default=lambda: secrets.token_hex(8))
 
 
@@ -119,8 +120,8 @@ class Runtime:
     def _compose(self, state: Path, limits: Limits, parts: Parts) -> None:
         processes = parts.processes or LocalProcesses()
         self._closers.insert(0, processes.close)
-        self._threads = Threads()
-        self._closers.insert(0, lambda: self._threads.close(self._threads_s))
+        self.threads = parts.new_threads()
+        self._closers.insert(0, lambda: self.threads.close(self._threads_s))
         self._processes = processes
         real = processes if isinstance(processes, LocalProcesses) else None
         self._ports = ports = parts.ports or LocalPorts(real)
@@ -133,12 +134,12 @@ class Runtime:
             ports=ports,
             backends=self.backends,
             fetcher=parts.fetcher or HubFetcher(),
-            new_worker=partial(ThreadWorker, self._threads),
-            new_flag=threading.Event,
+            new_worker=partial(ThreadWorker, self.threads),
+            new_flag=self.threads.flag,
             died=self.hall.died,
         )
         self.desk = Desk(limits.max_waiting)
-        self._directory = Directory(world, self._threads, self._post)
+        self._directory = Directory(world, self.threads, self._post)
         alarm = parts.new_alarm(lambda: self._post(msg.Wake()))
         self._closers.insert(0, alarm.close)
         self.registry = Registry(
@@ -154,7 +155,9 @@ class Runtime:
             new_nonce=parts.new_nonce,
             later=self._post,
         )
-        self._ref: ActorRef[RegistryActor] = RegistryActor.start(self.registry, self._on_end)
+        self._ref: ActorRef[RegistryActor] = RegistryActor.start(
+            self.registry, self.threads, self._on_end
+        )
 
     # --- messages ---
 
@@ -216,7 +219,7 @@ class Runtime:
         message = msg.Open(
             ticket, opened, created, self._strays(state), view.survivors(state, self._processes)
         )
-        wait(ticket, lambda: self.ask(message), timeout_s, self.left)
+        wait(ticket, lambda: self.ask(message), timeout_s, self.left, self.threads.wait)
 
     def look(self) -> WorldView:
         """Return what can be seen of the world, to be held against the state."""
@@ -240,12 +243,12 @@ class Runtime:
         )
 
     def _reap(self, found: FoundProcess) -> None:
-        worker = ThreadWorker(self._threads, f"reap-{found.pid}")
+        worker = ThreadWorker(self.threads, f"reap-{found.pid}")
 
         def work() -> None:
             process = RunProcess(run=found.run, token=found.token, identity=None, ports=())
             report = self._processes.stop(
-                process, (), kill_wait_s=KILL_WAIT_S, hurry=threading.Event()
+                process, (), kill_wait_s=KILL_WAIT_S, hurry=self.threads.flag()
             )
             gone = found.pid not in (*report.remaining, *report.unproven)
             self._post(msg.Reaped(found, gone))
@@ -268,14 +271,14 @@ class Runtime:
             self._claim.pop()
         except IndexError:
             if me != self._ender and not self.feed.is_dispatching():
-                self.done.wait(END_S * 4)
+                self.threads.wait(self.done, END_S * 4)
             return
         self._ender = me
         self._threads_s = threads_s
         self._ended = True  # before the actor stops: see `ask`
         try:
             self._ref.stop(block=False)
-            self._ref.actor_stopped.wait(END_S)
+            self.threads.wait(self._ref.actor_stopped, END_S)
             self._directory.end_all(END_S)
             self._close_parts()
             self.feed.close(END_S)

@@ -211,7 +211,9 @@ class Face:
     def _call(self, message: msg.FromCaller, timeout_s: float) -> Any:
         check.seconds("timeout_s", timeout_s)
         ticket: Ticket[Any] = message.ticket
-        return wait(ticket, lambda: self._ask(message), patience(message, timeout_s), self._left)
+        patience_s = patience(message, timeout_s)
+        block = self._runtime.threads.wait
+        return wait(ticket, lambda: self._ask(message), patience_s, self._left, block)
 
 
 def patience(message: msg.FromCaller, timeout_s: float) -> float:

@@ -258,7 +258,8 @@ class ModelService(AsyncFace):
         mine: Ticket[None] = Ticket("close")
         self._closing.when_answered(functools.partial(mine.grant, None))
         try:
-            wait(mine, lambda: self._ask_to_close(on_close, drain_s), timeout_s, self._left)
+            ask = functools.partial(self._ask_to_close, on_close, drain_s)
+            wait(mine, ask, timeout_s, self._left, self._runtime.threads.wait)
             remains = self._closing.result()
         except WaitTimeoutError:
             remains = self._remains()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
@@ -25,26 +23,30 @@ _log = logging.getLogger(__name__)
 class _QuietActor(pykka.ThreadingActor):
     """A daemon whose inbox may be told to by signal handlers and finalisers."""
 
-    use_daemon_thread = True
+    def __init__(self, threads: Threads, name: str) -> None:
+        super().__init__()
+        self._threads = threads
+        self._name = name
+        self.actor_inbox = self.actor_ref.actor_inbox = threads.queue()
 
-    @staticmethod
-    def _create_actor_inbox() -> Any:
-        # queue.Queue deadlocks when a finaliser tells while its own thread is in `put`.
-        inbox: SimpleQueue[Any] = SimpleQueue()
-        return inbox
+    def _start_actor_loop(self) -> None:
+        # Pykka's hook for other kinds of threads; its own starts a new one each time.
+        try:
+            self._threads.run(self._name, self._actor_loop)
+        except RuntimeError:
+            pykka.ActorRegistry.unregister(self.actor_ref)  # a host that stops all would hang
+            raise
 
 
 class RegistryActor(_QuietActor):
     """Feeds the registry. Any exception is fail-stop: every ticket is answered, servers go on."""
 
-    def __init__(self, logic: Registry, on_end: Callable[[str | None], None]) -> None:
-        super().__init__()
+    def __init__(
+        self, logic: Registry, threads: Threads, on_end: Callable[[str | None], None]
+    ) -> None:
+        super().__init__(threads, "registry")
         self._logic = logic
         self._on_end = on_end
-
-    def on_start(self) -> None:
-        """Name the thread: Pykka's own names do not tell whose it is."""
-        threading.current_thread().name = "moorage-registry"
 
     def on_receive(self, message: Any) -> None:
         """Handle one message, in the actor's thread. Any exception ends it, honestly.
@@ -96,18 +98,9 @@ class ModelActor(_QuietActor):
     def __init__(
         self, logic: ModelLogic, threads: Threads, on_death: Callable[[str], None]
     ) -> None:
-        super().__init__()
+        super().__init__(threads, f"model-{logic.name}")
         self._logic = logic
-        self._threads = threads
         self._on_death = on_death
-
-    def _start_actor_loop(self) -> None:
-        # Pykka's hook for other kinds of threads; its own starts a new one each time.
-        try:
-            self._threads.run(f"model-{self._logic.name}", self._actor_loop)
-        except RuntimeError:
-            pykka.ActorRegistry.unregister(self.actor_ref)  # a host that stops all would hang
-            raise
 
     def on_receive(self, message: Any) -> None:
         """Start one operation, in the actor's thread."""
@@ -170,7 +163,7 @@ class Directory:
         for ref in refs:
             ref.stop(block=False)
         for ref in refs:
-            ref.actor_stopped.wait(timeout_s)
+            self._threads.wait(ref.actor_stopped, timeout_s)
 
     def _start(self, model: str) -> ActorRef[ModelActor]:
         logic = ModelLogic(model, self._world, self._to_registry)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final, Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -17,8 +17,35 @@ MAX_IDLE: Final = 16
 _IDLE_NAME: Final = "moorage-idle"
 
 
+class Queue(Protocol):
+    """What actors and workers take their work from."""
+
+    def put(self, item: Any) -> None:
+        """Add an item; never blocks."""
+        ...
+
+    def get(self) -> Any:
+        """Block until there is an item, and take it."""
+        ...
+
+    def empty(self) -> bool:
+        """Tell whether there is none."""
+        ...
+
+
+class Waited(Protocol):
+    """What can be waited for: an event, a ticket."""
+
+    def wait(self, timeout: float, /) -> bool:
+        """Block until it is there or the seconds have passed; tell whether it is there."""
+        ...
+
+
 class Threads:
     """Daemon threads for whoever needs one to itself for a while. Any thread may ask.
+
+    All that blocks a thread of the service comes from here, so that a subclass can run the same
+    actors and workers without threads.
 
     No lock, as a list's `append`, `pop` and `remove` are each one step: a thread is in `_idle`
     or somebody has taken it, to give it work or to end it. `_alive` has all of them.
@@ -36,6 +63,22 @@ class Threads:
         except IndexError:
             thread = _Thread(self._park, self._alive)
         thread.inbox.put((f"moorage-{name}", work))
+
+    def queue(self) -> Queue:
+        """Return a queue that signal handlers and finalisers may put to.
+
+        `queue.Queue` deadlocks when a finaliser puts while its own thread is in `put`.
+        """
+        queue: SimpleQueue[Any] = SimpleQueue()
+        return queue
+
+    def flag(self) -> threading.Event:
+        """Return a flag that is not set."""
+        return threading.Event()
+
+    def wait(self, waited: Waited, timeout_s: float) -> bool:
+        """Block the calling thread, see `Waited`."""
+        return waited.wait(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """End the idle threads, and wait for those at work: they end with it."""
@@ -104,7 +147,7 @@ class ThreadWorker:
 
     def __init__(self, threads: Threads, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._queue = threads.queue()
         threads.run(f"worker-{name}", self._serve)
 
     def submit(self, work: Work) -> None:
@@ -116,6 +159,7 @@ class ThreadWorker:
         self._queue.put(None)
 
     def _serve(self) -> None:
+        work: Work | None
         while (work := self._queue.get()) is not None:
             try:
                 work()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from moorage.errors import WaitTimeoutError
 
 T = TypeVar("T")
+
+FOR_EVER: Final = -1.0
+"""As the seconds of a wait: until the answer is there."""
 
 _numbers = itertools.count(1)
 
@@ -116,8 +119,8 @@ class Ticket(Generic[T]):
         """Leave; False when the answer came first, or was left already."""
         return self._claimed()
 
-    def wait(self, timeout_s: float = -1) -> bool:
-        """Block until it is answered, for the one caller whose it is; without a time for ever."""
+    def wait(self, timeout_s: float, /) -> bool:
+        """Block until it is answered, for the one caller whose it is; FOR_EVER has no end."""
         return self.answered or self._pending.acquire(timeout=timeout_s)
 
     def result(self) -> T:
@@ -152,6 +155,7 @@ def wait(
     ask: Callable[[], None],
     timeout_s: float,
     left: Callable[[Ticket[Any]], None],
+    block: Callable[[Ticket[Any], float], bool],
 ) -> T:
     """Ask, then block until the answer or the timeout; leave cleanly on any exception.
 
@@ -160,9 +164,9 @@ def wait(
     """
     try:
         ask()
-        if not ticket.wait(timeout_s) and ticket.abandon():
+        if not block(ticket, timeout_s) and ticket.abandon():
             raise WaitTimeoutError(ticket.asked, timeout_s, "no answer yet")
-        ticket.wait()  # claimed in the moment of the timeout: the answer is being given
+        block(ticket, FOR_EVER)  # claimed in the moment of the timeout: the answer is being given
         return ticket.result()
     except BaseException as error:
         if not ticket.took(error):
