@@ -238,3 +238,35 @@ def test_a_spec_survives_the_log(
     data = json.loads(json.dumps(spec.to_data()))
     assert spec_from_data(data, secrets) == spec
     assert spec_from_data(data, secrets).launch_hash() == spec.launch_hash()
+
+
+# --- projectors, which older logs know nothing of ---
+
+
+def test_a_spec_without_a_projector_is_written_and_hashed_as_before_there_were_any() -> None:
+    spec = ModelSpec(name="m", backend="llama.cpp", path="/x")
+    of_a_repo = ModelSpec(
+        name="m",
+        backend="llama.cpp",
+        repo="org/name",
+        file="x.gguf",
+        aliases=["a"],
+        settings={"ctx_size": 5},
+    )
+
+    assert "mmproj" not in spec.to_data()
+    assert (spec.launch_hash(), of_a_repo.launch_hash()) == ("812aa4d5abd889f4", "d42bab5d1483563a")
+    assert spec_from_data(spec.to_data()) == spec
+
+
+def test_a_projector_is_kept_and_changes_what_is_launched() -> None:
+    spec = ModelSpec(name="m", backend="llama.cpp", path="/x", mmproj=Path("/y"))  # type: ignore[arg-type]
+
+    assert spec.mmproj == "/y"
+    assert spec_from_data(json.loads(json.dumps(spec.to_data()))) == spec
+    assert spec.launch_hash() != "812aa4d5abd889f4"
+
+
+@pytest.mark.parametrize("fields", [{}, {"repo": "o/n"}])
+def test_a_projector_without_a_model_file_is_refused(fields: dict[str, Any]) -> None:
+    assert refused(mmproj="mmproj.gguf", **fields).subject == "ModelSpec.mmproj"

@@ -18,7 +18,9 @@ _LONG_SECRET = 8
 """From this length on, a secret is looked for inside of other texts."""
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _URL_PATH = re.compile(r"/[!-~]*")
-_OPTIONAL_TEXTS = ("path", "repo", "file", "revision", "executable", "cwd", "health_path")
+_OPTIONAL_TEXTS = (
+    *("path", "repo", "file", "revision", "mmproj", "executable", "cwd", "health_path"),
+)
 
 type_setting = (str, int, float, bool)
 Setting = str | int | float | bool | Sequence[str | int | float]
@@ -43,8 +45,12 @@ class ModelSpec:
     repo: str | None = None
     """`org/name` on the hub; fetched before anything scarce is taken."""
     file: str | None = None
-    """One file of the repo; without it the whole snapshot."""
+    """One file of the repo; without it the whole snapshot. A GGUF model that is split in parts is
+    named by any of them, or without `-00001-of-0000N`."""
     revision: str | None = None
+    mmproj: str | None = None
+    """The model's projector, for images and sound: a file of the repo, or beside `path` a local
+    one. Of llama.cpp only."""
     executable: str | None = None
     """A path or a name looked up on PATH; without it the backend finds its own."""
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
@@ -87,7 +93,7 @@ class ModelSpec:
             object.__setattr__(self, name, dict(cast("Mapping[str, Any]", mapping)))
         for name in ("args", "aliases"):
             object.__setattr__(self, name, _texts(name, getattr(self, name)))
-        for name in ("path", "executable", "cwd"):
+        for name in ("path", "mmproj", "executable", "cwd"):
             value = getattr(self, name)
             if value is not None and hasattr(value, "__fspath__"):
                 object.__setattr__(self, name, value.__fspath__())
@@ -110,6 +116,8 @@ class ModelSpec:
         data["aliases"] = list(self.aliases)
         del data["secrets"]
         data["secret_names"] = sorted(self.secrets)
+        if self.mmproj is None:  # older logs know no such field, and hashed their specs without
+            del data["mmproj"]
         return data
 
     def launch_hash(self) -> str:
@@ -163,6 +171,8 @@ def _check_source(spec: ModelSpec) -> None:
         raise _bad("path", "give path or repo, not both")
     if spec.repo is None and (spec.file is not None or spec.revision is not None):
         raise _bad("file", "file and revision belong to a repo")
+    if spec.mmproj is not None and spec.path is None and spec.file is None:
+        raise _bad("mmproj", "is a projector beside a model: give a path, or a repo and a file")
 
 
 def _check_texts(spec: ModelSpec) -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
+import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.gguf import GgufError, check_gguf, write_tiny
+from moorage.gguf import Gguf, GgufError, check_gguf, write_tiny
 
 
 def key(name: str, kind: int, value: bytes) -> bytes:
@@ -81,7 +84,9 @@ def test_a_cut_in_the_tensors_tells_both_sizes(tiny: Path) -> None:
     size = tiny.stat().st_size
     tiny.write_bytes(tiny.read_bytes()[:-1])
 
-    assert reason(tiny) == f"is truncated: it has {size - 1} bytes, its tensors need {size}"
+    assert reason(tiny) == (
+        f"is truncated: it has {size - 1} bytes, its tensors need {size}; fetch it again"
+    )
 
 
 def test_a_longer_file_passes(tiny: Path) -> None:
@@ -105,13 +110,98 @@ def test_a_longer_file_passes(tiny: Path) -> None:
         (header(keys=1, rest=key("k", 9, struct.pack("<IQ", 9, 1) * 9)), "no value type 9"),
         (header(tensors=1, rest=tensor("t", (1,) * 9, 0, 0)), "a tensor of 9 dimensions"),
         (header(tensors=1, rest=tensor("t", (1 << 40,), 0, 0)), "is truncated"),
-        (header(keys=1, rest=struct.pack("<Q", 1 << 62)), "is truncated"),
+        (header(keys=1, rest=struct.pack("<Q", 1 << 62)), "bytes of a name"),
+        (header(keys=1, rest=key("k", 8, struct.pack("<Q", 1 << 62))), "is truncated"),
+        (header(keys=1, rest=key("k", 9, struct.pack("<IQ", 6, 1 << 62))), "is truncated"),
+        (header(keys=1, rest=key("k", 9, struct.pack("<IQQ", 8, 2, 1 << 63))), "is truncated"),
     ],
 )
 def test_a_damaged_header_is_refused_with_the_reason(
     written: Callable[[bytes], Path], data: bytes, said: str
 ) -> None:
     assert said in reason(written(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\n <!DOCTYPE html><html><title>Sign in</title>", "it is a web page"),
+        (b"\xef\xbb\xbf<HTML><body>404</body>", "it is a web page"),
+        (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code>', "it is a web page"),
+        (b'{"error": "Invalid username or password."}', "it is JSON, such as a hub's refusal"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 98\n",
+            "it is a Git LFS pointer, which stands for the model; run `git lfs pull`",
+        ),
+        (b"PK\3\4" + bytes(60), "it is a packed archive"),
+        (b"tjgg\3\0\0\0" + bytes(60), "it is of a format before GGUF"),
+        (struct.pack("<Q", 42) + b'{"__metadata__":{}', "it is a safetensors file"),
+        (bytes(5000), "it begins with zeros"),
+        (b"hello", "it does not start with GGUF"),
+        (b"GG", "it does not start with GGUF"),
+    ],
+)
+def test_what_stands_in_a_models_place_is_told(
+    written: Callable[[bytes], Path], data: bytes, said: str
+) -> None:
+    assert f"is no GGUF file: {said}" in reason(written(data))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value"),
+    [
+        ("general.architecture", 4, struct.pack("<I", 5)),
+        ("general.alignment", 8, struct.pack("<Q", 2) + b"xx"),
+        ("split.count", 8, struct.pack("<Q", 2) + b"xx"),
+        ("split.no", 9, struct.pack("<IQ", 4, 0)),
+        ("split.count", 2, struct.pack("<H", 0)),
+    ],
+)
+def test_what_a_file_says_of_itself_in_another_type_is_left_to_the_server(
+    written: Callable[[bytes], Path], name: str, kind: int, value: bytes
+) -> None:
+    path = written(header(keys=1, rest=key(name, kind, value)))
+
+    assert check_gguf(path) == Gguf()
+
+
+def test_a_header_without_tensors_needs_nothing_behind_it(
+    written: Callable[[bytes], Path],
+) -> None:
+    architecture = struct.pack("<Q", 5) + b"llama"
+    head = header(keys=1, rest=key("general.architecture", 8, architecture))
+
+    assert check_gguf(written(head)) == Gguf(architecture="llama")
+    assert "ends within its header" in reason(written(head[:-1]))
+
+
+def test_a_big_endian_machine_leaves_the_numbers_to_its_server(
+    written: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "byteorder", "big")
+
+    assert check_gguf(written(b"GGUF\0\0\0\3" + bytes(16))) == Gguf()
+
+
+def test_a_large_file_with_a_large_vocabulary_takes_little_memory_and_few_reads(
+    written: Callable[[bytes], Path],
+) -> None:
+    words = b"".join(struct.pack("<Q", 40) + b"w" * 40 for _ in range(100_000))
+    rest = key("k", 9, struct.pack("<IQ", 8, 100_000) + words) + tensor("t", (10 << 30,), 24, 0)
+    head = header(tensors=1, keys=1, rest=rest)
+    path = written(head)
+    os.truncate(path, len(head) + -len(head) % 32 + (10 << 30))
+    tracemalloc.start()
+    try:
+        check_gguf(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert len(head) > 4 << 20
+    assert peak < 3 << 20
+    os.truncate(path, path.stat().st_size - 1)
+    assert "is truncated" in reason(path)
 
 
 def test_the_alignment_of_the_file_counts(written: Callable[[bytes], Path]) -> None:
@@ -153,6 +243,31 @@ def test_a_file_that_changed_is_read_again(tiny: Path) -> None:
     tiny.write_bytes(b"something else")
 
     assert "is no GGUF file" in reason(tiny)
+
+
+_INTERESTING = st.sampled_from(
+    [
+        key("general.architecture", 8, struct.pack("<Q", 1) + b"x"),
+        key("split.no", 2, b"\1\0"),
+        key("split.count", 2, b"\2\0"),
+        tensor("t", (32,), 0, 0),
+        struct.pack("<Q", 1 << 63),
+    ]
+)
+
+
+@given(
+    parts=st.lists(_INTERESTING | st.binary(max_size=12), max_size=8),
+    counts=st.tuples(*[st.integers(0, 5)] * 2),
+)
+def test_no_header_at_all_makes_it_fail_otherwise(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], counts: tuple[int, int]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "header.gguf"
+    path.write_bytes(header(tensors=counts[0], keys=counts[1], rest=b"".join(parts)))
+
+    with contextlib.suppress(GgufError):
+        check_gguf(path)
 
 
 @given(data=st.binary(max_size=400), whole_start=st.booleans())

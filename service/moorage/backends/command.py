@@ -30,6 +30,7 @@ class Command:
             raise ConfigurationError(
                 "ModelSpec.settings", "command has no options of its own; write them into args"
             )
+        common.refuse_projector(spec)
         used = {field for argument in spec.args for field in _fields(argument)}
         if unknown := sorted(used - set(_values(spec))):
             raise ConfigurationError(_SUBJECT, _unknown(spec, unknown[0]))

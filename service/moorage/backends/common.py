@@ -81,6 +81,12 @@ def check_source(spec: ModelSpec) -> None:
         raise ConfigurationError("ModelSpec.path", problem)
 
 
+def refuse_projector(spec: ModelSpec) -> None:
+    """Raise ConfigurationError for a projector where the backend takes none."""
+    if spec.mmproj is not None:
+        raise ConfigurationError("ModelSpec.mmproj", f"{spec.backend} takes none; leave it out")
+
+
 def present(path: str | None) -> str:
     """Return the model's absolute path; raise LaunchFailedError when nothing is there now."""
     if path is None:

@@ -7,14 +7,14 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, TypeVar
 
 from moorage.backends import common
 from moorage.errors import ConfigurationError
-from moorage.gguf import GgufError, check_gguf
+from moorage.gguf import GgufError, check_gguf, whole_model
 from moorage.protocols import LaunchFailedError, LaunchPlan, PlanRequest, StopSignal
 from moorage.spec import ModelSpec
 
@@ -35,6 +35,8 @@ _BINARY_NEEDS: Final = frozenset(
     {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi", "avx512_vnni", "avx512_bf16"}
     | {"avx_vnni"}
 )
+_PROJECTOR: Final = frozenset({"--mmproj", "-mm", "--mmproj-url", "-mmu", "--no-mmproj"})
+_PROJECTOR_ARCHITECTURE: Final = "clip"
 _FIRST_SIGNAL_SHARE: Final = 0.25
 _FIRST_SIGNAL_MAX_S: Final = 0.5
 
@@ -48,46 +50,85 @@ class _Server:
 
 
 class LlamaCpp:
-    """Serves one GGUF file."""
+    """Serves one GGUF model, in one file or in parts, with its projector where it has one."""
 
     name = "llama.cpp"
 
     def check(self, spec: ModelSpec) -> None:
-        """Refuse options that are not the caller's, and a path that is no whole GGUF file."""
-        common.refuse_options(spec, _OWNED)
+        """Refuse options that are not the caller's, and a path that is no whole GGUF model."""
+        common.refuse_options(spec, _OWNED if spec.mmproj is None else _OWNED | _PROJECTOR)
         common.check_source(spec)
         if spec.repo is not None and spec.file is None:
             raise ConfigurationError("ModelSpec.file", "llama.cpp needs one GGUF file of the repo")
-        if spec.path is not None and (problem := _unusable(spec.path)):
-            raise ConfigurationError("ModelSpec.path", problem)
+        if spec.path is not None:
+            _checked("path", _model, spec.path)
+            if spec.mmproj is not None:
+                _checked("mmproj", _file, spec.mmproj)
 
     def plan(self, request: PlanRequest) -> LaunchPlan:
         """Find a server and build its command line; the model is known to it by its name."""
         spec = request.spec
-        path = common.present(request.path)
-        if problem := _unusable(path):
-            raise LaunchFailedError(problem)
+        model = _model(common.present(request.path))
+        projector = _projector(spec, model)
         server = _find(spec)
-        place = ("--model", path, "--host", request.host, "--port", str(request.ports[0]))
+        place = ("--model", model, "--host", request.host, "--port", str(request.ports[0]))
         alias = () if common.has_option(spec, "--alias", "-a") else ("--alias", spec.name)
         return LaunchPlan(
-            argv=(*server.command, *place, *alias, *common.options(spec)),
+            argv=(*server.command, *place, *projector, *alias, *common.options(spec)),
             health_path=spec.health_path or common.HEALTH_PATH,
             stop_signals=_stop_signals(spec.stop_timeout_s),
             env=server.env,
         )
 
 
-def _unusable(path: str) -> str | None:
-    if Path(path).is_dir():
-        return f"{path} is a directory; name the GGUF file in it"
+# --- model files ---
+
+
+def _checked(field_name: str, check: Callable[[str], object], path: str) -> None:
     try:
-        check_gguf(path)
+        check(path)
+    except LaunchFailedError as error:
+        raise ConfigurationError(f"ModelSpec.{field_name}", error.problem) from error
+
+
+def _model(path: str) -> str:
+    """Return the file a server is given: of a model in parts the first.
+
+    Raises LaunchFailedError when no server could load it.
+    """
+    found = _judged(path, whole_model)
+    if _judged(found, check_gguf).architecture == _PROJECTOR_ARCHITECTURE:
+        raise LaunchFailedError(f"{path} is a projector; name it as mmproj, beside its model")
+    return found
+
+
+def _projector(spec: ModelSpec, model: str) -> tuple[str, ...]:
+    if spec.mmproj is None:
+        return ()
+    if spec.file is None:
+        path = Path(spec.mmproj).absolute()
+    else:  # the files of a repo lie as they do there, whatever folder that is
+        path = Path(model).parents[len(PurePosixPath(spec.file).parts) - 1] / spec.mmproj
+    return ("--mmproj", _file(str(path)))
+
+
+def _file(path: str) -> str:
+    _judged(path, check_gguf)
+    return path
+
+
+_Found = TypeVar("_Found")
+
+
+def _judged(path: str, check: Callable[[str], _Found]) -> _Found:
+    if Path(path).is_dir():
+        raise LaunchFailedError(f"{path} is a directory; name the GGUF file in it")
+    try:
+        return check(path)
     except GgufError as error:
-        return str(error)
+        raise LaunchFailedError(str(error)) from error
     except OSError as error:
-        return f"{path} cannot be read: {error.strerror or error}"
-    return None
+        raise LaunchFailedError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _stop_signals(timeout_s: float) -> tuple[StopSignal, ...]:

@@ -20,6 +20,7 @@ class Vllm:
     def check(self, spec: ModelSpec) -> None:
         """Refuse options that are not the caller's, and a path where nothing is."""
         common.refuse_options(spec, _OWNED)
+        common.refuse_projector(spec)
         common.check_source(spec)
 
     def plan(self, request: PlanRequest) -> LaunchPlan:
