@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from moorage import limits as check
 from moorage.actors import messages as msg
-from moorage.actors.gate import JointLease, Lease
+from moorage.actors.gate import JointLease, Lease, enter
 from moorage.actors.tickets import Ticket, leave
 from moorage.core.audit import Finding
 from moorage.errors import WaitTimeoutError
@@ -198,10 +198,9 @@ class AsyncFace(Face):
         owner = task_owner()
         gate = self._hall.table.get(name) if isinstance(name, str) else None
         if gate is not None:
-            lease = Lease(gate, owner)
-            if not gate.closed:
+            lease = enter(gate, owner)
+            if lease is not None:
                 return lease
-            lease.release()
         message = self._want((name,), timeout_s, leases=True, owner=owner)
         granted: Lease = await self._acall(message, timeout_s)
         return granted

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from moorage import limits as check
 from moorage.actors import messages as msg
-from moorage.actors.gate import JointLease, Lease
+from moorage.actors.gate import JointLease, Lease, enter
 from moorage.actors.tickets import Ticket, wait
 from moorage.aio import AsyncFace, hear
 from moorage.backends import InstalledBackends
@@ -225,10 +225,9 @@ class ModelService(AsyncFace):
         owner = _thread.owner
         gate = self._hall.table.get(name) if isinstance(name, str) else None
         if gate is not None:
-            lease = Lease(gate, owner)
-            if not gate.closed:
+            lease = enter(gate, owner)
+            if lease is not None:
                 return lease
-            lease.release()
         message = self._want((name,), timeout_s, leases=True, owner=owner)
         granted: Lease = self._call(message, timeout_s)
         return granted

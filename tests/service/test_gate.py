@@ -23,7 +23,7 @@ import pytest
 
 from moorage import ModelService, ModelSpec
 from moorage.actors import gate as gate_module
-from moorage.actors.gate import Gate, Lease
+from moorage.actors.gate import Gate, Lease, enter
 from moorage.testing import fake_parts
 from support.services import LIMIT_S, Outcome, settle, state_of
 
@@ -133,12 +133,7 @@ class Play:
         )
 
     def enter(self) -> Lease | None:
-        """Announce, then look, as `ModelService.lease` does."""
-        lease = Lease(self.gate, 1)
-        if not self.gate.closed:
-            return lease
-        lease.release()
-        return None
+        return enter(self.gate, 1)
 
     def user(self) -> None:
         lease = self.enter()

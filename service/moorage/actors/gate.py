@@ -157,6 +157,15 @@ class Lease:
         return f"<Lease of {self.model!r} run {self.run}: {state}>"
 
 
+def enter(gate: Gate, owner: object) -> Lease | None:
+    """Lease by a gate: announce, then look. None when it is closed: go the slow way."""
+    lease = Lease(gate, owner)
+    if not gate.closed:
+        return lease
+    lease.release()
+    return None
+
+
 class JointLease:
     """Several leases taken in one step; a mapping from the names asked for to leases."""
 
