@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from moorage.actors.ledger import Ledger
+from moorage.actors.ledger import SNAPSHOT_EVERY, Ledger
 from moorage.core import events as ev
 from moorage.core.draft import Draft
-from moorage.core.fold import FOLD_VERSION
-from moorage.core.snapshot import state_to_data
+from moorage.core.fold import FOLD_VERSION, replay
+from moorage.core.snapshot import state_from_data, state_to_data
 from moorage.core.state import State
 from moorage.protocols import Snapshot
 from moorage.testing import FakeClock, MemoryLog
@@ -50,3 +50,25 @@ def test_a_snapshot_that_does_not_fit_is_passed_over(
 
     assert loaded(log).max_loaded == 3
     assert loaded(log).seq == 2
+
+
+def limits(ledger: Ledger, count: int) -> Draft:
+    draft = ledger.draft()
+    for number in range(count):
+        draft.emit(ev.LimitsSet(max_loaded=number + 1, memory_limit=None, min_residency_s=0.0))
+    return draft
+
+
+def test_a_snapshot_is_the_state_after_the_entry_that_it_is_of(log: MemoryLog) -> None:
+    ledger = Ledger(log, FakeClock(), lambda entries: None)
+    ledger.note(limits(ledger, SNAPSHOT_EVERY // 2))
+    ledger.commit(limits(ledger, SNAPSHOT_EVERY))
+    by_decision = log.snapshot(FOLD_VERSION)
+    ledger.note(limits(ledger, SNAPSHOT_EVERY))
+    ledger.flush()
+    by_flush = log.snapshot(FOLD_VERSION)
+
+    for snapshot, seq in ((by_decision, ledger.state.seq - SNAPSHOT_EVERY), (by_flush, log.head)):
+        assert snapshot is not None
+        assert snapshot.seq == seq
+        assert state_from_data(snapshot.state) == replay(log.read(limit=seq))

@@ -8,13 +8,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from moorage import ConfigurationError, LoadError, ModelService, ModelSpec
-from moorage.protocols import LaunchOrder
+from moorage.protocols import LaunchOrder, LaunchPlan, PlanRequest
+from moorage.testing import FakeBackends, FakeProcesses, fake_parts
 from support.servers import misbehave
 from support.services import check_log, ports, settle
 
@@ -120,6 +122,29 @@ def test_a_value_repeated_where_it_would_be_logged_is_refused_without_showing_it
         ModelSpec(name="a", backend="command", secrets={"API_KEY": VALUE}, **field)
 
     nowhere(told.value)
+
+
+class Indiscreet(FakeBackends):
+    """A backend that hands a secret to its server in the command line."""
+
+    def plan(self, request: PlanRequest) -> LaunchPlan:
+        plan = super().plan(request)
+        return replace(plan, argv=(*plan.argv, f"--api-key={request.spec.secrets['API_KEY']}"))
+
+
+def test_a_command_line_is_logged_without_the_secrets_that_a_backend_put_there(
+    opened: Opened, folder: Path
+) -> None:
+    spec = ModelSpec(name="a", backend="command", args=("{port}",), secrets={"API_KEY": VALUE})
+    processes = FakeProcesses()
+    service = opened(spec, parts=fake_parts(processes=processes, backends=Indiscreet()))
+    service.start("a")
+    launched = processes.server("a").order.argv
+    logged = [e.event.argv for e in service.events() if e.event.kind == "run.launching"]
+
+    assert launched[-1] == f"--api-key={VALUE}"
+    assert [argv[-1] for argv in logged] == ["--api-key=***"]
+    nowhere(*bytes_of(folder))
 
 
 def test_a_changed_secret_reloads_the_run_and_the_same_one_does_not(opened: Opened) -> None:
