@@ -1,0 +1,197 @@
+"""What callers were told: every answer must be true, allowed to its verb, and in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from simulation.judging.book import LENT, Book
+from simulation.judging.past import Past
+from simulation.judging.reasons import ERRORS, Asked, Reasons
+from simulation.judging.truths import Truths
+from simulation.sight import SeenAnswer, SeenCall, SeenLease, SeenRow, Sight
+
+GRACE_S = 2.0
+"""Beyond its deadline, a call is answered by then."""
+TOLD_STEPS = 60
+"""A failure is told to whom it concerns within so many steps ..."""
+TOLD_S = 5.0
+"""... or so many seconds, whichever is later."""
+
+_Key = tuple[int, str, tuple[str, ...], float]
+
+
+class _Failure(NamedTuple):
+    """A load that failed: whom it concerned must be told."""
+
+    model: str
+    broke_step: int
+    step: int
+    now: float
+
+
+class Callers:
+    """Judges leases, answers and calls. `asked` are open calls to the step that saw them first."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.past = Past(book)
+        self.asked: dict[_Key, int] = {}
+        self._calls: dict[_Key, SeenCall] = {}
+        self._heard: dict[_Key, int] = {}
+        self._held: dict[int, set[int]] = {}
+        """Callers to the runs they held leases of one step ago."""
+        self._broken: list[_Failure] = []
+        self._published: Mapping[str, Any] | None = None
+        self.truths = Truths(book, self.past)
+        self.reasons = Reasons(book, self.past)
+
+    # --- following ---
+
+    def see(self, sight: Sight) -> None:
+        """Take over calls and stages of this step; before its rows are folded."""
+        if sight.unwritten or not sight.log_works:
+            self.truths.behind = sight.step
+        if not sight.log_works:
+            self.past.note("unwritable")
+        if not sight.open or any(call.verb == "close" for call in sight.calls):
+            self.past.note("closed")
+        if sight.dead:
+            self.past.note("dead")
+        for call in sight.calls:
+            key = (call.caller, call.verb, call.names, call.asked_at)
+            self.asked.setdefault(key, sight.step)
+            self._calls[key] = call
+            if call.heard:
+                self._heard.setdefault(key, sight.step)
+        if sight.published is not self._published:
+            self._published = sight.published
+            runs = sight.published["runs"] if sight.published is not None else ()
+            self.truths.stages = {run["run"]: str(run["stage"]) for run in runs}
+
+    def after(self, row: SeenRow) -> None:
+        """Note a row that was just folded."""
+        self.past.after(row)
+        if row.run is None or row.kind not in ("run.released", "run.abandoned"):
+            return
+        outcome, run = row.data["outcome"], self.book.last
+        counts = outcome.startswith("failed") and outcome != "failed: port"
+        if counts and run is not None and not run.was_ready:
+            known = self.book.step if run.broke_step is None else run.broke_step
+            self._broken.append(_Failure(run.model, known, self.book.step, self.book.now))
+
+    # --- judging ---
+
+    def check(self, sight: Sight) -> Iterator[str]:
+        """Judge the answers of this step and the calls and leases that are open."""
+        for answer in sight.answers:
+            key = (answer.caller, answer.verb, answer.names, answer.asked_at)
+            yield from self._answer(answer, key, sight)
+            for each in (self.asked, self._calls, self._heard):
+                each.pop(key, None)
+        if len(self.asked) > len(sight.calls):
+            open_ = {(c.caller, c.verb, c.names, c.asked_at) for c in sight.calls}
+            for key in [key for key in self.asked if key not in open_]:
+                for each in (self.asked, self._calls, self._heard):
+                    each.pop(key, None)
+        if sight.leases:
+            yield from self._leases(sight)
+        yield from self._late(sight)
+        self._held = {}
+        for lease in sight.leases:
+            self._held.setdefault(lease.caller, set()).add(lease.run)
+
+    def _answer(self, answer: SeenAnswer, key: _Key, sight: Sight) -> Iterator[str]:
+        since = self.asked.get(key, sight.step)
+        said = f"{answer.verb}({', '.join(answer.names)}) of caller {answer.caller}"
+        if answer.error:
+            if answer.error not in ERRORS[answer.verb]:
+                yield f"{said} raised {answer.error}, which is not in its contract"
+            elif not self.reasons.lawful(self._of(answer, key, since, sight)):
+                yield f"{said} raised {answer.error}, for which there was no reason"
+        elif answer.verb in ("lease", "lease_all"):
+            for wrong in self._grant(answer, since, sight):
+                yield f"{said}: {wrong}"
+        else:
+            wrong = self.truths.missing(answer, since, sight)
+            if wrong:
+                yield f"{said} was told success, but {wrong}"
+
+    def _of(self, answer: SeenAnswer, key: _Key, since: int, sight: Sight) -> Asked:
+        call = self._calls.get(key)
+        return Asked(
+            answer=answer,
+            since=since,
+            models=frozenset().union(*(self.past.meanings(n, since) for n in answer.names)),
+            deadline=call.deadline if call is not None else sight.now,
+            holds=frozenset(self._held.get(answer.caller, ())),
+            strangers=sight.strangers,
+            blind=self.truths.behind >= since,
+        )
+
+    # --- leases ---
+
+    def _grant(self, answer: SeenAnswer, since: int, sight: Sight) -> Iterator[str]:
+        if sight.dead or not sight.open:
+            yield "granted by a service that is dead or closed"
+        if not 1 <= len(answer.leases) <= len(answer.names):
+            yield f"{len(answer.leases)} leases were granted"
+        for name in answer.names:
+            meant = self.past.meanings(name, since)
+            if not any(lease.model in meant for lease in answer.leases):
+                yield f"granted no model that {name!r} stood for, but {answer.leases}"
+        for lease in answer.leases:
+            yield from self._granted(lease, since, sight)
+
+    def _granted(self, lease: SeenLease, since: int, sight: Sight) -> Iterator[str]:
+        run = self.book.runs.get(lease.run)
+        nested = lease.run in self._held.get(lease.caller, ())
+        if run is None:
+            if not (lease.run in self.book.ends and lease.lost):
+                yield f"granted run {lease.run}, which is {self.book.ends.get(lease.run, 'none')}"
+            return
+        if run.model != lease.model or lease.port != run.ports[0]:
+            yield f"granted {lease}, but run {run.run} is {run.model!r} on {run.ports}"
+        live = self.truths.stages.get(run.run, run.stage)
+        if not run.was_ready and not (sight.unwritten and live in LENT):
+            yield f"granted run {run.run}, which was never ready"
+        if run.stage == "draining" and run.since < since and not nested and not lease.lost:
+            yield f"granted run {run.run}, which drains for {run.reason}"
+        model = self.book.models.get(lease.model)
+        refuses = model is not None and model.status == "held" and not nested
+        if refuses and not self.past.was("stopped", lease.model, since):
+            yield f"granted a lease of {lease.model!r}, which is held"
+
+    def _leases(self, sight: Sight) -> Iterator[str]:
+        if sight.published is None:
+            return
+        for lease in sight.leases:
+            stage = self.truths.stages.get(lease.run)
+            if not lease.lost and stage not in LENT:
+                yield f"caller {lease.caller} holds a lease of run {lease.run}: {stage or 'ended'}"
+
+    # --- in time ---
+
+    def _late(self, sight: Sight) -> Iterator[str]:
+        for call in sight.calls:
+            if sight.now > call.deadline + GRACE_S:
+                yield (
+                    f"{call.verb}({', '.join(call.names)}) of caller {call.caller} is not "
+                    f"answered {sight.now - call.deadline} s after its deadline"
+                )
+        if self._broken:
+            yield from self._untold(sight)
+
+    def _untold(self, sight: Sight) -> Iterator[str]:
+        keep: list[_Failure] = []
+        for failure in self._broken:
+            if sight.step < failure.step + TOLD_STEPS or sight.now < failure.now + TOLD_S:
+                keep.append(failure)
+                continue
+            for key, heard in self._heard.items():
+                caller, verb, names, _ = key
+                meant = self.past.meanings(names[0] if names else "", self.asked[key])
+                before = heard < failure.broke_step and failure.model in meant
+                if verb in ("lease", "start") and before:
+                    yield f"{verb}({names[0]}) of caller {caller} was never told of a failure"
+        self._broken = keep
