@@ -137,6 +137,7 @@ class Runtime:
             new_worker=partial(ThreadWorker, self.threads),
             new_flag=self.threads.flag,
             died=self.hall.died,
+            monotonic=self.clock.monotonic,
         )
         self.desk = Desk(limits.max_waiting)
         self._directory = Directory(world, self.threads, self._post)

@@ -119,10 +119,8 @@ class Face:
         runtime = self._runtime
         registry = runtime.registry
         problem = registry.ledger.unwritable
-        fetching = {
-            run: (p.done_bytes, p.total_bytes)
-            for run, p in registry.volatile.progress.copy().items()
-        }
+        now = runtime.clock.monotonic()
+        fetching = {run: f.by(now) for run, f in registry.volatile.fetching.copy().items()}
         return service_status(
             registry.state,
             runtime.hall.leases(),

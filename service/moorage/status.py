@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage.core.lifecycle import HOLDING, Stage
+from moorage.core.pace import Fetching
 from moorage.core.room import Usage
 from moorage.core.state import Model, Run, State
 
@@ -17,7 +18,8 @@ class ModelStatus:
     """One model. `state` is its run's stage, else `stopped`, `held`, `backoff` or `failed`.
 
     `leases` is None in a replayed state; `place` counts from 1 while it is queued; `since` is
-    UTC text; `fetched_bytes` of `fetch_bytes` while it fetches.
+    UTC text. While it fetches, `fetched_bytes` of `fetch_bytes` are here, and the rest comes at
+    `fetch_bytes_per_s` in `fetch_eta_s`, where these are known.
     """
 
     name: str
@@ -41,6 +43,8 @@ class ModelStatus:
     peak_bytes: int | None = None
     fetched_bytes: int | None = None
     fetch_bytes: int | None = None
+    fetch_bytes_per_s: float | None = None
+    fetch_eta_s: float | None = None
 
     def to_data(self) -> dict[str, Any]:
         """Return JSON-ready data."""
@@ -82,7 +86,7 @@ class ServiceStatus:
 def service_status(
     state: State,
     usage: Mapping[int, Usage] | None = None,
-    fetching: Mapping[int, tuple[int, int | None]] | None = None,
+    fetching: Mapping[int, Fetching] | None = None,
     **more: Any,
 ) -> ServiceStatus:
     """Return the status of a state; `usage` and `fetching` are what a live service adds."""
@@ -112,13 +116,13 @@ def model_status(
     state: State,
     model: Model,
     usage: Mapping[int, Usage] | None,
-    fetching: Mapping[int, tuple[int, int | None]],
+    fetching: Mapping[int, Fetching],
 ) -> ModelStatus:
     """Return the status of one model."""
     run = state.runs.get(model.run or 0)
     last = model.last
     ready = run is not None and run.stage in (Stage.READY, Stage.DRAINING)
-    fetched = fetching.get(run.run, (None, None)) if run else (None, None)
+    fetched = fetching.get(run.run) if run and run.stage is Stage.FETCHING else None
     return ModelStatus(
         name=model.name,
         aliases=tuple(model.spec.aliases),
@@ -139,8 +143,10 @@ def model_status(
         log_tail=last.log_tail if last else (),
         log_file=run.log_file if run else "",
         peak_bytes=model.peak_bytes,
-        fetched_bytes=fetched[0],
-        fetch_bytes=fetched[1],
+        fetched_bytes=fetched.done_bytes if fetched else None,
+        fetch_bytes=fetched.total_bytes if fetched else None,
+        fetch_bytes_per_s=fetched.bytes_per_s if fetched else None,
+        fetch_eta_s=fetched.eta_s if fetched else None,
     )
 
 

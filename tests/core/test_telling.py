@@ -184,6 +184,15 @@ def test_a_fetch_is_told_with_who_asked_and_what_is_fetched(file: str | None, wh
     assert said(event).text == f"lease('a'): run 1 of a began, fetching {what}"
 
 
+@pytest.mark.parametrize(("rate", "pace"), [(2_500_000, ", at 2.5 MB a second"), (None, "")])
+def test_a_long_fetch_is_told_with_how_far_it_was(rate: int | None, pace: str) -> None:
+    event = ev.FetchNoted(
+        model="a", run=1, done_bytes=1_200_000_000, total_bytes=4_000_000_000, bytes_per_s=rate
+    )
+
+    assert said(event).text == f"run 1 of a had fetched 1.2 GB of 4.0 GB{pace}"
+
+
 def test_fetched_files_are_told_with_how_much_came_and_how_big_each_is() -> None:
     event = ev.RunFetched(
         model="a",

@@ -298,8 +298,10 @@ def _ended(
     no_room: NoRoom | None,
 ) -> None:
     volatile = registry.volatile
-    for known in (volatile.progress, volatile.stages, volatile.retries, volatile.going):
+    for known in (volatile.stages, volatile.retries, volatile.going):
         known.pop(event.run, None)
+    for fetch in (volatile.fetching, volatile.fetch_steps):
+        fetch.pop(event.run, None)
     volatile.unasked.discard(event.run)
     volatile.forced.discard(event.run)
     tickets = registry.desk.take(event.run)

@@ -7,13 +7,13 @@ from typing import Any
 
 from moorage.actors.tickets import Ticket
 from moorage.core.events import LogCreated, ServiceOpened
+from moorage.core.pace import Fetching
 from moorage.protocols import (
     ExitStatus,
     Fetched,
     FoundProcess,
     Identity,
     LaunchPlan,
-    Progress,
     Readiness,
     RunProcess,
     StopReport,
@@ -214,7 +214,7 @@ class FetchProgress:
     """Bytes are coming."""
 
     run: int
-    progress: Progress
+    fetching: Fetching
 
 
 @dataclass(frozen=True, slots=True)

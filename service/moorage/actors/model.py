@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, assert_never
 
 from moorage.actors import messages as msg
+from moorage.core.pace import Pace
 from moorage.errors import ConfigurationError
 from moorage.protocols import (
     LOOPBACK,
@@ -27,6 +28,7 @@ from moorage.protocols import (
     PlanRequest,
     Ports,
     Processes,
+    Progress,
     Readiness,
     ReadinessOrder,
     RunProcess,
@@ -82,6 +84,7 @@ class World:
     fetcher: Fetcher
     new_worker: Callable[[str], Worker]
     new_flag: Callable[[], SettableFlag]
+    monotonic: Callable[[], float]
     died: Callable[[int], None]
     """Told first of a run whose leader ended: its gate closes before anybody decides."""
 
@@ -166,12 +169,16 @@ class ModelLogic:
 
     def _fetch(self, run: _Run, order: msg.Fetch) -> None:
         done = msg.FetchDone(run.number, None, "the fetch ended without an answer")
+        pace = Pace()
+
+        def tell(progress: Progress) -> None:
+            now = self._world.monotonic()
+            seen = pace.note(now, progress.done_bytes, progress.total_bytes)
+            if seen is not None:
+                self._tell(msg.FetchProgress(run.number, seen))
+
         try:
-            fetched = self._world.fetcher.fetch(
-                order.spec,
-                lambda progress: self._tell(msg.FetchProgress(run.number, progress)),
-                run.cancelled,
-            )
+            fetched = self._world.fetcher.fetch(order.spec, tell, run.cancelled)
             done = msg.FetchDone(run.number, fetched)
         except (FetchFailedError, FetchCancelledError) as error:
             done = msg.FetchDone(run.number, None, str(error) or "cancelled")

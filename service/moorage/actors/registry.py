@@ -19,10 +19,11 @@ from moorage.core import events as ev
 from moorage.core import room
 from moorage.core.draft import Draft
 from moorage.core.lifecycle import Stage
+from moorage.core.pace import Fetching
 from moorage.core.room import Observed, Outcome, Usage
 from moorage.core.state import State
 from moorage.errors import LogUnavailableError
-from moorage.protocols import Alarm, Clock, FoundProcess, Ports, Progress
+from moorage.protocols import Alarm, Clock, FoundProcess, Ports
 from moorage.spec import ModelSpec
 
 MAX_LOOKS = 12
@@ -45,7 +46,9 @@ class Volatile:
 
     specs: dict[str, ModelSpec] = field(default_factory=dict[str, ModelSpec], repr=False)
     """Specs with their secrets."""
-    progress: dict[int, Progress] = field(default_factory=dict[int, Progress])
+    fetching: dict[int, Fetching] = field(default_factory=dict[int, Fetching])
+    fetch_steps: dict[int, int] = field(default_factory=dict[int, int])
+    """How far a fetch was when the log last had to know."""
     stages: dict[int, tuple[Stage, float]] = field(default_factory=dict[int, tuple[Stage, float]])
     """Since when (monotonic) a run is in its stage."""
     spared: dict[tuple[int, int], frozenset[int]] = field(

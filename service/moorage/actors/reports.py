@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+LONG_FETCH_S = 10.0
+"""The log is told how far a fetch is when it takes longer than this."""
 PORT_TRIES = 3
 """Runs a request may lose to strangers on their ports."""
 
@@ -42,7 +44,7 @@ def hear(registry: Registry, message: Report) -> None:
         return
     match message:
         case msg.FetchProgress():
-            registry.volatile.progress[message.run] = message.progress
+            _fetching(registry, message)
         case msg.FetchDone():
             _fetched(registry, message)
         case msg.PrepareDone():
@@ -59,6 +61,19 @@ def hear(registry: Registry, message: Report) -> None:
             _stopped(registry, message)
         case msg.Emptied():
             emptied(registry, message.run)
+
+
+def _fetching(registry: Registry, message: msg.FetchProgress) -> None:
+    """Keep how far a fetch is; of a long one the log is told now and then."""
+    volatile, seen, run = registry.volatile, message.fetching, message.run
+    volatile.fetching[run] = seen
+    known = volatile.fetch_steps.setdefault(run, seen.step)
+    began = volatile.stages[run][1]
+    if seen.step <= known or registry.clock.monotonic() - began < LONG_FETCH_S:
+        return
+    if registry.ledger.unwritable is None:  # what waits for a disk must not grow with time
+        volatile.fetch_steps[run] = seen.step
+        registry.settle(lambda draft, _: decide.fetch_noted(draft, run, seen), must=False)
 
 
 def _fetched(registry: Registry, message: msg.FetchDone) -> None:

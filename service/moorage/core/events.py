@@ -201,6 +201,18 @@ class RunFetching(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchNoted(Event):
+    """A long fetch has come so far; noted at most ten times a run. It moves no run."""
+
+    kind: ClassVar[str] = "fetch.noted"
+    model: str
+    run: int
+    done_bytes: int
+    total_bytes: int
+    bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFetched(Event):
     """`files` are (name, bytes, hash) of what was fetched or found in the cache."""
 
@@ -471,6 +483,7 @@ KINDS: dict[str, type[Event]] = {
         ModelFailed,
         ModelReset,
         RunFetching,
+        FetchNoted,
         RunFetched,
         RunQueued,
         RunAbandoned,

@@ -359,7 +359,7 @@ def _adopted(state: State, entry: ev.Entry, event: ev.RunAdopted) -> None:
     _move(state, entry, event)
 
 
-def _reaped(state: State, entry: ev.Entry, event: ev.ProcessReaped) -> None:
+def _nothing(state: State, entry: ev.Entry, event: ev.ProcessReaped | ev.FetchNoted) -> None:
     pass
 
 
@@ -404,6 +404,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, ev.Entry, Any], None]] = {
     ev.ModelFailed: _failed,
     ev.ModelReset: _reset,
     ev.RunFetching: _begin,
+    ev.FetchNoted: _nothing,
     ev.RunFetched: _fetched,
     ev.RunQueued: _queued,
     ev.RunAbandoned: _abandoned,
@@ -420,7 +421,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[State, ev.Entry, Any], None]] = {
     ev.RunStopFailed: _stop_failed,
     ev.RunReleased: _released,
     ev.RunAdopted: _adopted,
-    ev.ProcessReaped: _reaped,
+    ev.ProcessReaped: _nothing,
     ev.PortBlocked: _blocked,
     ev.UsageNoted: _usage,
 }

@@ -210,6 +210,12 @@ def _fetching(teller: Teller, event: ev.RunFetching) -> Said:
     return Said(f"{_asked(event)}: {teller.named(event.run)} began, fetching {event.repo}{file}")
 
 
+def _fetch_noted(teller: Teller, event: ev.FetchNoted) -> Said:
+    pace = f", at {size(event.bytes_per_s)} a second" if event.bytes_per_s is not None else ""
+    had = f"{size(event.done_bytes)} of {size(event.total_bytes)}"
+    return Said(f"{teller.named(event.run)} had fetched {had}{pace}")
+
+
 def _fetched(teller: Teller, event: ev.RunFetched) -> Said:
     return Said(
         f"its files were here after {seconds(event.seconds)} ({size(event.fetched_bytes)} "
@@ -370,6 +376,7 @@ _SAY: dict[type[ev.Event], Callable[[Teller, Any], Said]] = {
     ev.ModelFailed: _failed,
     ev.ModelReset: _reset,
     ev.RunFetching: _fetching,
+    ev.FetchNoted: _fetch_noted,
     ev.RunFetched: _fetched,
     ev.RunQueued: _queued,
     ev.RunAbandoned: _abandoned,

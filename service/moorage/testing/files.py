@@ -72,6 +72,7 @@ class FakeFetcher:
         self.fetches: list[ModelSpec] = []
         self._failures: dict[str, deque[str]] = defaultdict(deque)
         self._holds: dict[str, Hold] = {}
+        self._tell: dict[str, Callable[[Progress], None]] = {}
 
     def will_fail(self, model: str, *problems: str) -> None:
         """Make the next fetches for a model fail, one each."""
@@ -81,11 +82,16 @@ class FakeFetcher:
         """Make fetches for a model wait until the hold is released; they can be cancelled."""
         return self._holds.setdefault(model, Hold(f"fetch of {model}"))
 
+    def come(self, model: str, done_bytes: int, total_bytes: int | None = _SIZE) -> None:
+        """Tell of the model's latest fetch, which should be on hold, that it is so far."""
+        self._tell[model](Progress(done_bytes, total_bytes))
+
     def fetch(
         self, spec: ModelSpec, progress: Callable[[Progress], None], cancelled: Flag
     ) -> Fetched:
         """Return made-up files; nothing is written."""
         self.fetches.append(spec)
+        self._tell[spec.name] = progress
         progress(Progress(0, _SIZE))
         hold = self._holds.get(spec.name)
         if hold is not None and not hold.wait(cancelled):

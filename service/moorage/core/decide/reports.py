@@ -7,6 +7,24 @@ from moorage.core.decide.ends import abandon, outcome_of, release, release_when_
 from moorage.core.decide.requests import enqueue
 from moorage.core.draft import Draft, seconds_between
 from moorage.core.lifecycle import LOADING, Stage
+from moorage.core.pace import Fetching
+
+
+def fetch_noted(draft: Draft, number: int, seen: Fetching) -> bool:
+    """A long fetch has come so far."""
+    run = draft.run(number)
+    if run is None or run.stage is not Stage.FETCHING or seen.total_bytes is None:
+        return False
+    draft.emit(
+        ev.FetchNoted(
+            model=run.model,
+            run=number,
+            done_bytes=seen.done_bytes,
+            total_bytes=seen.total_bytes,
+            bytes_per_s=None if seen.bytes_per_s is None else round(seen.bytes_per_s),
+        )
+    )
+    return True
 
 
 def fetched(
