@@ -10,6 +10,7 @@ import textwrap
 import time
 import traceback
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,50 +34,58 @@ def open_(**options):
 
 
 def left_behind(folder: Path, pool: range, script: str, *arguments: object) -> str:
-    """Run the prelude and the script as an owner that is killed at its end; return what it said.
+    """Run the prelude and the script as an owner that is killed at its end; return what it said."""
+    text = f"{PRELUDE}\n{textwrap.dedent(script)}\ndie()\n"
+    names = {"folder": folder, "first": pool[0], "arguments": [str(each) for each in arguments]}
+    return killed(lambda: exec(text, names))
+
+
+def killed(work: Callable[[], None], *, after_s: float | None = None) -> str:
+    """Run this in a process that kills itself, or is killed; return what it wrote meanwhile.
 
     It is forked, for the time that starting Python takes: no service may be open here meanwhile.
     """
-    text = f"{PRELUDE}\n{textwrap.dedent(script)}\ndie()\n"
-    names = {"folder": folder, "first": pool[0], "arguments": [str(each) for each in arguments]}
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
-        _be_owner(text, names, writer)
+        _be_owner(work, writer)
     os.close(writer)
-    try:
-        said = _hear(reader)
-    finally:
-        os.kill(child, signal.SIGKILL)  # long gone, unless it hangs
-        status = os.waitpid(child, 0)[1]
-        os.close(reader)
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        try:
+            said, ended = _hear(pipe, LIMIT_S if after_s is None else after_s)
+        finally:
+            os.kill(child, signal.SIGKILL)  # long gone, unless it hangs or works until it is killed
+            status = os.waitpid(child, 0)[1]
+        said += pipe.readall().decode()
+    assert ended or after_s is not None, f"the owner hangs; it said {said!r}"
     assert "Traceback" not in said, said
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, said
     return said
 
 
-def _be_owner(text: str, names: dict[str, Any], writer: int) -> NoReturn:
+def _be_owner(work: Callable[[], None], writer: int) -> NoReturn:
     """Never returns into the tests, whatever happens."""
     try:
         os.dup2(writer, 1)
         os.close(writer)
         sys.stdout = os.fdopen(1, "w", buffering=1)
-        exec(text, names)
+        work()
     except BaseException:  # noqa: BLE001  told to the parent
         traceback.print_exc(file=sys.stdout)
     finally:
         os._exit(70)
 
 
-def _hear(reader: int) -> str:
-    said, deadline = b"", time.monotonic() + LIMIT_S
-    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        some = os.read(reader, 65536)
+def _hear(pipe: FileIO, limit_s: float) -> tuple[str, bool]:
+    """Return what is said within this time, and whether that was all."""
+    said, deadline = b"", time.monotonic() + limit_s
+    while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        some = pipe.read(65536)
         if not some:
-            return said.decode()
+            return said.decode(), True
         said += some
-    raise AssertionError(f"the owner hangs; it said {said.decode()!r}")
+    return said.decode(), False
 
 
 def events_of(folder: Path, kind: str = "", **facts: Any) -> list[Event]:

@@ -82,9 +82,10 @@ class Seen:
     def __init__(self, service: ModelService) -> None:
         self._changed = threading.Condition()
         self.entries: list[Any] = []
-        service.subscribe(self._take)
+        service.subscribe(self.take)
 
-    def _take(self, item: Any) -> None:
+    def take(self, item: Any) -> None:
+        """Have one more; runs in the service's thread."""
         with self._changed:
             self.entries.append(item)
             self._changed.notify_all()
