@@ -220,3 +220,24 @@ def test_an_age_is_told_in_its_two_largest_units(seconds: float, said: str) -> N
 )
 def test_bytes_are_told_in_decimal_units(amount: int, said: str) -> None:
     assert values.size(amount) == said
+
+
+def test_ps_tells_how_far_a_fetch_was_when_the_log_last_heard(run: Run, filler: Filler) -> None:
+    fetched = {"model": "owl", "run": 1, "total_bytes": 4_000_000_000}
+    begun = ev.RunFetching(model="owl", run=1, requested_by="lease", repo="org/owl")
+    filler.append(begun)
+    before = run("ps", "--state", filler.folder)
+    filler.append(
+        ev.FetchNoted(**fetched, done_bytes=400_000_000),  # type: ignore[arg-type]
+        ev.FetchNoted(**fetched, done_bytes=1_300_000_000, bytes_per_s=12_500_000),  # type: ignore[arg-type]
+    )
+
+    after = run("ps", "--state", filler.folder)
+    model = json.loads(run("ps", "--state", filler.folder, "--json").lines[1])
+    earlier = run("replay", "--state", filler.folder, "--at", "5")
+
+    assert before.lines[1].split()[:3] == ["owl", "fetching", "1"]
+    assert "owl    fetching 32 % of 4.0 GB at 12.5 MB/s  1 " in after.lines[1]
+    assert (model["fetched_bytes"], model["fetch_bytes"]) == (1_300_000_000, 4_000_000_000)
+    assert model["fetch_bytes_per_s"] == 12_500_000
+    assert "owl    fetching 10 % of 4.0 GB  1 " in earlier.out

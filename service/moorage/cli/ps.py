@@ -9,10 +9,13 @@ from typing import Any
 
 from moorage.cli import source, values
 from moorage.cli.console import Console, harmless
+from moorage.core.events import FetchNoted
+from moorage.core.lifecycle import Stage
+from moorage.core.pace import Fetching
 from moorage.core.state import State, describe_pool
 from moorage.log import segments
 from moorage.log.owner import Owner, look_for_owner
-from moorage.log.reader import LogReader
+from moorage.log.reader import Filter, LogReader
 from moorage.status import ModelStatus, ServiceStatus, service_status
 from moorage.world.procfs import System, local_system
 
@@ -27,7 +30,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         state = source.state_at(reader)
         database = Path(reader.path)
         owner, large = look_for_owner(database), segments.grown(database)
-    status = service_status(state)
+        status = service_status(state, fetching=fetches(reader, state))
     gone = frozenset(_gone(state, local_system()))
     if console.as_json:
         seen: dict[str, Any] = {"owner_alive": owner.alive, "note": large}
@@ -39,6 +42,26 @@ def run(options: argparse.Namespace, console: Console) -> int:
         if large:
             console.line(f"{'note':<8}{harmless(large)}")
     return 0
+
+
+def fetches(reader: LogReader, state: State) -> dict[int, Fetching]:
+    """Return how far each fetch was when the log was last told; short ones are not told of."""
+    found: dict[int, Fetching] = {}
+    for run in state.in_stage(Stage.FETCHING):
+        only = Filter(kind=FetchNoted.kind, run=run.run)
+        for entry in reader.read(run.first_seq, until=state.seq, only=only):
+            if isinstance(entry.event, FetchNoted):
+                found[run.run] = _noted(entry.event)
+    return found
+
+
+def _noted(event: FetchNoted) -> Fetching:
+    return Fetching(
+        at=0.0,  # an entry's time is another clock's
+        done_bytes=event.done_bytes,
+        total_bytes=event.total_bytes,
+        bytes_per_s=event.bytes_per_s,
+    )
 
 
 def print_status(
@@ -68,7 +91,7 @@ def _gone(state: State, system: System) -> Iterator[int]:
 def _row(model: ModelStatus, gone: bool) -> tuple[str, ...]:
     return (
         model.name,
-        f"{model.state} ({model.reason})" if model.reason else model.state,
+        _state(model),
         "-" if model.run is None else str(model.run),
         ",".join(map(str, model.ports)) or "-",
         "-" if model.pid is None else f"{model.pid} gone" if gone else str(model.pid),
@@ -76,6 +99,15 @@ def _row(model: ModelStatus, gone: bool) -> tuple[str, ...]:
         values.moment(model.since, digits=0) if model.since else "-",
         _short(model.error) or "-",
     )
+
+
+def _state(model: ModelStatus) -> str:
+    if model.fetch_bytes and model.fetched_bytes is not None:
+        percent = model.fetched_bytes * 100 // model.fetch_bytes
+        rate = model.fetch_bytes_per_s
+        pace = "" if rate is None else f" at {values.size(round(rate))}/s"
+        return f"{model.state} {percent} % of {values.size(model.fetch_bytes)}{pace}"
+    return f"{model.state} ({model.reason})" if model.reason else model.state
 
 
 def _short(error: str) -> str:
@@ -148,5 +180,5 @@ def objects(state: State, status: ServiceStatus) -> Iterator[dict[str, Any]]:
         del data[key]  # only a live service knows these
     yield {"object": "service"} | data | {"pool": state.pool, "log_id": state.log_id}
     for model in models:
-        del model["leases"], model["fetched_bytes"], model["fetch_bytes"]
+        del model["leases"], model["fetch_eta_s"]
         yield {"object": "model"} | model

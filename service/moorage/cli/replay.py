@@ -20,7 +20,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         seq = reader.head if options.at is None else past.point(reader, options.at)
         state = source.state_at(reader, seq)
         following, head = reader.entry(seq + 1), reader.head
-    status = service_status(state)
+        status = service_status(state, fetching=ps.fetches(reader, state))
     if console.as_json:
         service, *models = ps.objects(state, status)
         next_at = following.at if following is not None else None
