@@ -21,7 +21,7 @@ from pykka import ActorRef
 from moorage.actors import messages as msg
 from moorage.actors.desk import Desk
 from moorage.actors.hall import Hall
-from moorage.actors.ledger import Ledger
+from moorage.actors.ledger import SNAPSHOT_EVERY, Ledger
 from moorage.actors.model import KILL_WAIT_S, World
 from moorage.actors.registry import Registry
 from moorage.actors.shells import Directory, RegistryActor
@@ -88,6 +88,7 @@ class Parts:
     clock: Clock | None = None
     new_alarm: Callable[[Callable[[], None]], Alarm] = ThreadAlarm
     new_threads: Callable[[], Threads] = Threads
+    snapshot_every: int = SNAPSHOT_EVERY
     new_nonce: Callable[[], str] = field(default=lambda: secrets.token_hex(8))
 
 
@@ -144,7 +145,7 @@ class Runtime:
         alarm = parts.new_alarm(lambda: self._post(msg.Wake()))
         self._closers.insert(0, alarm.close)
         self.registry = Registry(
-            ledger=Ledger(self.log, self.clock, self.feed.publish),
+            ledger=Ledger(self.log, self.clock, self.feed.publish, parts.snapshot_every),
             desk=self.desk,
             hall=self.hall,
             ports=ports,

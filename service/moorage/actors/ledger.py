@@ -27,9 +27,14 @@ class Ledger:
     """Owned by the registry's thread. `state` is never changed once it was published."""
 
     def __init__(
-        self, log: EventLog, clock: Clock, on_entries: Callable[[Sequence[Entry]], None]
+        self,
+        log: EventLog,
+        clock: Clock,
+        on_entries: Callable[[Sequence[Entry]], None],
+        snapshot_every: int = SNAPSHOT_EVERY,
     ) -> None:
         self._log = log
+        self._snapshot_every = snapshot_every
         self._clock = clock
         self._on_entries = on_entries
         self._backlog: list[Entry] = []
@@ -123,7 +128,7 @@ class Ledger:
 
     def _append(self, entries: Sequence[Entry], state: State) -> None:
         snapshot = None
-        if entries[-1].seq - self._snapshot_at >= SNAPSHOT_EVERY:
+        if entries[-1].seq - self._snapshot_at >= self._snapshot_every:
             snapshot = Snapshot(entries[-1].seq, FOLD_VERSION, state_to_data(state))
         try:
             self._log.append(entries, snapshot=snapshot)
