@@ -39,6 +39,7 @@ class Eviction:
         if sight.owner != self._owner:
             self._owner = sight.owner
             self.used = dict.fromkeys(self.used, -1.0)
+            self._each.clear()  # what they held of an earlier owner's, they do not leave now
         for answer in sight.answers:
             for lease in answer.leases:
                 self.used[lease.run] = sight.now

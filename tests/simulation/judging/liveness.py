@@ -56,8 +56,8 @@ class Liveness:
         if not row.kind.startswith(("run.", "model.backoff", "model.failed", "port.", "process.")):
             return  # what callers ask for, and do not ask for in a loop of ours
         self._rows += 1
-        if row.run is not None and self.book.began.get(row.run) == self.book.step:
-            self._allowed += 2
+        if row.kind == "run.exited" and not row.data["wanted"]:
+            self._allowed += ROWS_A_CALL  # the crash budget bounds these
         run = self.book.runs.get(row.run or 0)
         if run is not None:
             times = run.rows.get(row.kind, 0)
