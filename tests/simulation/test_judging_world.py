@@ -21,6 +21,14 @@ def test_a_server_begins_after_its_intent_is_durable() -> None:
     assert "a server of run 1 began before its run.launching was durable" in other.wrong()
 
 
+def test_no_server_begins_for_a_run_that_has_ended() -> None:
+    tale = reserved(Tale("a")).row("run.launching", run=1, nonce="n1").look()
+    late = tale.serve(1).servers.pop(1)
+    tale.row("run.released", run=1, outcome="failed: launch").look().servers[1] = late
+
+    assert tale.wrong() == "a server of run 1 began, which has ended"
+
+
 def test_a_server_is_the_one_its_run_says() -> None:
     tale = reserved(Tale("a")).row("run.launching", run=1, nonce="n1").look()
     said = tale.serve(1, ports=(18002,)).wrong()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from simulation.judging.book import Book, Run
+from simulation.judging.book import Book
 from simulation.sight import SeenRow, SeenServer, Sight
 
 LENT_SOON = ("loading", "ready", "reserved")
@@ -19,7 +19,6 @@ class World:
         self.live: dict[str, SeenServer] = {}
         self._pids: set[int] = set()
         self._known: set[str] = set()
-        self._moved: set[int] = set()
 
     def see(self, sight: Sight) -> None:
         """Take over the processes of this step; before its rows are folded."""
@@ -30,7 +29,6 @@ class World:
             if (server.leader_alive or server.others)
             and (server.token.startswith(mark) or not self.book.log_id)
         }
-        self._moved.clear()
 
     def of_run(self, run: int) -> Iterator[SeenServer]:
         """Yield the live trees of a run."""
@@ -52,8 +50,6 @@ class World:
             case "run.swept" | "run.released" | "run.abandoned":
                 for server in self.of_run(run):
                     yield f"{row.kind} of run {run}, but {_living(server)} of its tree live"
-            case "run.adopted":
-                self._moved.add(run)
             case _:
                 pass
 
@@ -84,7 +80,9 @@ class World:
     def _begun(self, server: SeenServer, sight: Sight) -> Iterator[str]:
         run = self.book.runs.get(server.run)
         nonce = server.token.rsplit(":", 1)[-1]
-        if run is None or run.nonce != nonce or run.stage in ("queued", "reserved"):
+        if server.run in self.book.ends:
+            yield f"a server of run {server.run} began, which has ended"
+        elif run is None or run.nonce != nonce or run.stage in ("queued", "reserved"):
             yield f"a server of run {server.run} began before its run.launching was durable"
         elif server.model != run.model or not set(server.ports) <= set(run.ports):
             yield (
@@ -106,20 +104,9 @@ class World:
                 run = now[pid].run
                 yield f"pid {pid} of run {run} was signalled while that is {stages[run]}"
 
-    def idle_trees(self) -> Iterator[str]:
-        """Yield what lives though no open run has it."""
-        for server in self.live.values():
-            run = self.book.runs.get(server.run)
-            if run is None or not _same(run, server):
-                yield f"{_living(server)} of run {server.run} live, which has ended"
-
     def alive(self, run: int) -> bool:
         """Tell whether anything of a run lives."""
         return any(True for _ in self.of_run(run))
-
-
-def _same(run: Run, server: SeenServer) -> bool:
-    return run.nonce == server.token.rsplit(":", 1)[-1]
 
 
 def _living(server: SeenServer) -> str:
