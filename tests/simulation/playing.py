@@ -1,0 +1,90 @@
+"""Plays one seed, or a record of choices, and says what came of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from simulation.choices import Choices, Recorded, Seeded
+from simulation.engine import Simulation, Tally, WrongError
+from simulation.judge import Judge, Wrong
+from simulation.plan import Plan, plan_of
+from simulation.sight import Sight
+
+LAST = 60
+"""So many steps are told of a history that was not shrunk."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Played:
+    """A history. `wrong` says what was found, "" when nothing was."""
+
+    plan: Plan
+    tally: Tally
+    wrong: str = ""
+    record: Sequence[int] = ()
+    """The choices it was made of."""
+    story: tuple[str, ...] = ()
+    log: tuple[str, ...] = field(default=(), repr=False)
+    """The rows as they are stored."""
+
+    @property
+    def kind(self) -> str:
+        """What was found, without the numbers and names of this history."""
+        lines = self.wrong.splitlines()
+        return re.sub(r"\b\w?\d[\d.]*\b|\b[a-d](-alias)?\b", "#", lines[1 if lines[1:] else 0])
+
+
+class _Narrator:
+    """Tells each step in a line or more on its way to the judge."""
+
+    def __init__(self) -> None:
+        self.story: list[str] = []
+        self.judge = Judge()
+
+    def look(self, sight: Sight) -> None:
+        self.story.append("\n".join(_told(sight)))
+        self.judge.look(sight)
+
+
+def _told(sight: Sight) -> list[str]:
+    lines = [f"{sight.step:5} {sight.now:10.4f} s  {sight.what}"]
+    for row in sight.rows:
+        data = " ".join(f"{k}={v!r}" for k, v in row.data.items() if v not in ("", None, (), []))
+        where = f"{row.model or ''}{row.run or ''}"
+        lines.append(f"{'':19}{row.seq} <{row.cause or ''} {row.kind} {where} {data[:150]}")
+    for answer in sight.answers:
+        asked = f"{answer.verb}({', '.join(answer.names)})"
+        got = answer.error or ", ".join(f"run {lease.run}" for lease in answer.leases) or "done"
+        lines.append(f"{'':19}caller {answer.caller}: {asked} -> {got}")
+    return lines
+
+
+def play(plan: Plan, choices: Choices, *, told: bool = False) -> Played:
+    """Play to the end or to the first thing that is wrong."""
+    narrator = _Narrator() if told else None
+    simulation = Simulation(plan, choices, narrator or Judge())
+    wrong = ""
+    try:
+        simulation.run()
+    except (Wrong, WrongError) as error:
+        wrong = str(error)
+    return Played(
+        plan=plan,
+        tally=simulation.tally,
+        wrong=wrong,
+        record=tuple(choices.taken) if wrong else (),
+        story=tuple(narrator.story) if narrator else (),
+        log=tuple(map(str, simulation.world.storage.rows)) if told else (),
+    )
+
+
+def play_seed(seed: int, steps: int, *, told: bool = False) -> Played:
+    """Play what a seed makes."""
+    return play(plan_of(seed, steps), Seeded(seed), told=told)
+
+
+def replay(plan: Plan, record: Sequence[int], *, told: bool = False) -> Played:
+    """Play what was recorded."""
+    return play(plan, Recorded(record), told=told)
