@@ -158,6 +158,107 @@ def test_a_lost_port_of_a_model_that_is_always_to_run_is_no_reason_to_give_up(
     assert b.state("a") == "ready"
 
 
+def _stays_down(b: Bench) -> bool:
+    """Tell whether nothing is begun any more, by this owner or the next."""
+    begun = len(b.events(ev.RunQueued))
+    for _ in range(2):
+        b.advance(120)
+        b.settle()
+        b.reopen()
+    return len(b.events(ev.RunQueued)) == begun
+
+
+def test_a_stop_cancels_a_restart_that_is_still_to_come(bench: Open) -> None:
+    b = bench()
+    b.define("a", restart="always")
+    b.service.start("a")
+    b.processes.server("a").exit(1)
+    b.until(lambda: len(b.events(ev.RunReady)) == 2)
+    b.processes.server("a").exit(1)
+    b.until_state("a", "backoff")
+    b.service.stop("a")
+
+    assert b.state("a") == "stopped"
+    assert _stays_down(b)
+
+
+def test_a_stop_cancels_a_restart_that_waits_for_room(bench: Open) -> None:
+    b = bench(max_loaded=1)
+    _queued_restart(b)
+    b.service.stop("a")
+    b.service.stop("b")
+
+    assert _stays_down(b)
+
+
+def test_a_stop_cancels_the_restart_of_a_server_whose_tree_is_being_swept(bench: Open) -> None:
+    b = bench()
+    b.define("a", restart="always")
+    b.service.start("a")
+    hold = b.processes.hold_stop("a")
+    b.processes.server("a").exit(1)
+    hold.wait_reached()
+    stop = b.call(lambda: b.service.stop("a"))
+    b.until(lambda: bool(b.events(ev.RunStopping, reason="operator")))
+    hold.release()
+    b.result(stop)
+
+    assert b.events(ev.RunReleased)[0].outcome == "failed: exit"
+    assert _stays_down(b)
+
+
+def test_a_stop_that_waits_for_a_lease_is_not_undone_by_a_crash(bench: Open) -> None:
+    b = bench()
+    b.define("a", restart="always")
+    with b.service.lease("a") as lease:
+        stop = b.call(lambda: b.service.stop("a"))
+        b.until_state("a", "draining")
+        b.processes.server("a").exit(1)
+        b.result(stop)
+        lost = lease.lost
+
+    assert lost
+    assert b.events(ev.RunReleased)[0].outcome == "failed: exit"
+    assert _stays_down(b)
+
+
+def test_a_removal_that_waits_for_a_lease_is_not_undone_by_a_crash(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    with b.service.lease("a"):
+        removal = b.call(lambda: b.service.remove("a"))
+        b.until_state("a", "draining")
+        b.processes.server("a").exit(1)
+        b.result(removal)
+
+    assert b.service.status().models == ()
+    assert b.events(ev.ModelRemoved, model="a")
+
+
+def test_a_restart_is_not_made_once_the_model_is_defined_without_it(bench: Open) -> None:
+    b = bench()
+    b.define("a", restart="always")
+    b.service.start("a")
+    b.ports.will("a", Readiness("lost", "nginx"))
+    b.processes.server("a").exit(1)
+    b.until(lambda: bool(b.events(ev.RunReleased, outcome="failed: port")))
+    b.define("a")
+
+    assert _stays_down(b)
+
+
+def test_a_stop_cancels_a_restart_that_no_fault_of_the_server_put_off(bench: Open) -> None:
+    b = bench()
+    b.define("a", restart="always")
+    b.service.start("a")
+    b.ports.will("a", Readiness("lost", "nginx"))
+    b.processes.server("a").exit(1)
+    b.until(lambda: bool(b.events(ev.RunReleased, outcome="failed: port")))
+    b.service.stop("a")
+
+    assert _stays_down(b)
+
+
 # --- hold ---
 
 

@@ -266,23 +266,26 @@ def _settle_forced(registry: Registry, fact: Fact, *, must: bool, then: Callable
 def _stop(registry: Registry, message: msg.Stop) -> None:
     """Operators' stops do not wait for the disk, holds do: they are asked to last."""
     waits_for: list[int | None] = [None]
+    names: list[str] = []
 
     def fact(draft: Draft, usage: UsageMap) -> None:
         model = decide.resolve(draft, message.name)
         waits_for[:] = [model.run]
         if message.hold:
             decide.hold(draft, message.name, "stopped on purpose")
+        names[:] = [model.name]
         if model.next_run is not None:
             decide.cancel(draft, model.next_run, "operator")
-        if model.run is None:
-            return
-        if message.force:
-            registry.volatile.forced.add(model.run)
-        leases = _leases(draft, usage, model.name)
-        decide.stop(draft, model.run, "operator", force=message.force, leases=leases)
-        decide.stop_again(draft, model.run, "operator")
+        if model.run is not None:
+            if message.force:
+                registry.volatile.forced.add(model.run)
+            leases = _leases(draft, usage, model.name)
+            decide.stop(draft, model.run, "operator", force=message.force, leases=leases)
+            decide.stop_again(draft, model.run, "operator")
+        decide.stay_down(draft, model.name)
 
     def then() -> None:
+        registry.volatile.restarts.pop(names[0], None)
         run = registry.state.runs.get(waits_for[0] or 0)
         if run is None:
             message.ticket.grant(None)

@@ -194,7 +194,9 @@ def _restart(registry: Registry, name: str) -> None:
     def fact(draft: Draft, _usage: UsageMap) -> None:
         started.clear()
         model = draft.state.models.get(name)
-        if model is None or model.run is not None or model.status in ("held", "failed"):
+        if model is None or model.run is not None or model.spec.restart != "always":
+            return
+        if model.status in ("held", "failed"):
             return
         started.append(decide.begin(draft, name, effects.RESTART).run)
         registry.volatile.unasked.update(started)

@@ -153,6 +153,8 @@ def _stop(registry: Registry, before: State, event: ev.RunStopping | ev.RunExite
         return
     if isinstance(event, ev.RunExited) and was is not None and was.stage is Stage.STOPPING:
         return  # its stop is under way
+    if isinstance(event, ev.RunStopping) and run.exited and was is not None and not was.exited:
+        return  # it was ordered for the exit
     order_stop(registry, run, hurry=run.run in registry.volatile.forced)
 
 
@@ -317,7 +319,7 @@ def _ended(
     model = registry.state.models.get(event.model)
     if model is None or model.run is None:
         registry.end_model(event.model)
-    if model is not None:
+    if model is not None and (was is None or was.reason not in decide.LASTING):
         _restart_later(registry, event, model.name)
 
 

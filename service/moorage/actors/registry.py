@@ -246,12 +246,15 @@ class Registry:
 
     def _idle_victims(self, draft: Draft) -> list[int]:
         """Runs the draft stops because nobody uses them."""
+        events = [entry.event for entry in draft.entries]
+        anyway = {event.run for event in events if isinstance(event, ev.RunExited)}
+        anyway |= self.volatile.forced
         return [
-            entry.event.run
-            for entry in draft.entries
-            if isinstance(entry.event, ev.RunStopping)
-            and entry.event.run in self.state.lru
-            and entry.event.run not in self.volatile.forced
+            event.run
+            for event in events
+            if isinstance(event, ev.RunStopping)
+            and event.run in self.state.lru
+            and event.run not in anyway
         ]
 
     def _left(self, draft: Draft, usage: UsageMap) -> bool:

@@ -7,6 +7,7 @@ functions return False then.
 
 from moorage.core.decide.ends import (
     BACKOFF_S,
+    LASTING,
     REOPENED,
     STEADY_S,
     UNCOUNTED,
@@ -17,6 +18,7 @@ from moorage.core.decide.ends import (
     release,
     release_when_over,
     reopen,
+    stay_down,
     stop,
     stop_again,
     stopping,
@@ -60,6 +62,7 @@ from moorage.core.decide.requests import (
 
 __all__ = [
     "BACKOFF_S",
+    "LASTING",
     "REOPENED",
     "STEADY_S",
     "UNCOUNTED",
@@ -94,6 +97,7 @@ __all__ = [
     "request",
     "reset",
     "resolve",
+    "stay_down",
     "stop",
     "stop_again",
     "stop_failed",

@@ -14,6 +14,8 @@ BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 STEADY_S = 60.0
 """A run that was ready this long starts the count of failures anew."""
 REOPENED = "the run before it is ready again"
+LASTING = frozenset({"operator", "remove"})
+"""Reasons to end a run that outlast it, should it end by itself meanwhile."""
 UNCOUNTED = frozenset({"port", "log", "secrets"})
 """Failure stages that are nobody's fault and spend no crash budget."""
 
@@ -92,6 +94,19 @@ def stop_again(draft: Draft, number: int, reason: str) -> bool:
     return True
 
 
+def stay_down(draft: Draft, name: str) -> None:
+    """What was stopped on purpose is not started again by itself, now or by a later owner."""
+    model = draft.state.models[name]
+    if model.spec.restart != "always":
+        return
+    run = draft.state.runs.get(model.run or 0)
+    if run is not None and run.stage is Stage.STOPPING and run.fail_stage:
+        if run.reason not in LASTING:
+            stopping(draft, run, "operator", stage=run.fail_stage, error=run.error)
+    elif model.status == "backoff":
+        draft.emit(ev.ModelReset(model=name, reason="operator"))
+
+
 def stopping(draft: Draft, run: Run, reason: str, *, stage: str = "", error: str = "") -> None:
     """Begin to stop what there is of a run; `stage` and `error` say what broke it."""
     draft.emit(
@@ -145,6 +160,8 @@ def release(draft: Draft, run: Run, *, outcome: str, error: str = "") -> None:
         )
     )
     _account(draft, run, outcome, error, cause)
+    if run.reason == "operator":
+        stay_down(draft, run.model)
     model = draft.state.models[run.model]
     if run.reason == "remove" and model.run is None:
         draft.emit(ev.ModelRemoved(model=run.model, reason="operator"), cause)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from moorage.core import events as ev
-from moorage.core.decide.ends import abandon, outcome_of, release, release_when_over, stopping
+from moorage.core.decide.ends import (
+    LASTING,
+    abandon,
+    outcome_of,
+    release,
+    release_when_over,
+    stopping,
+)
 from moorage.core.decide.requests import enqueue
 from moorage.core.draft import Draft, seconds_between
 from moorage.core.lifecycle import LOADING, Stage
@@ -191,6 +198,8 @@ def exited(
             log_tail=log_tail,
         )
     )
+    if run.stage is Stage.DRAINING and run.reason in LASTING:
+        stopping(draft, draft.state.runs[number], run.reason, stage=stage, error=error)
     release_when_over(draft, number)
     return True
 
