@@ -365,12 +365,39 @@ class Fetched:
     fetched_bytes: int
 
 
-class FetchFailedError(Exception):
-    """The files could not be had; `problem` says why and what to do."""
+FetchReason = Literal[
+    "unknown-repo",
+    "private",
+    "gated",
+    "denied",
+    "disabled",
+    "unknown-revision",
+    "unknown-file",
+    "unsafe-name",
+    "offline",
+    "no-network",
+    "hub-down",
+    "rate-limited",
+    "broken-off",
+    "too-slow",
+    "refused",
+    "not-a-hub",
+    "wrong-size",
+    "wrong-hash",
+    "disk-full",
+    "not-writable",
+    "not-stored",
+    "",
+]
 
-    def __init__(self, problem: str) -> None:
+
+class FetchFailedError(Exception):
+    """The files could not be had; `problem` says why and what to do, `reason` is for programs."""
+
+    def __init__(self, problem: str, reason: FetchReason = "") -> None:
         super().__init__(problem)
         self.problem = problem
+        self.reason: FetchReason = reason
 
 
 class FetchCancelledError(Exception):
@@ -379,10 +406,11 @@ class FetchCancelledError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Bytes had and wanted (None: not known yet)."""
+    """Bytes had and wanted (None: not known yet); `waiting` says for what nothing comes now."""
 
     done_bytes: int
     total_bytes: int | None
+    waiting: str = ""
 
 
 class Fetcher(Protocol):

@@ -27,7 +27,7 @@ from support.services import Outcome
 
 REPO = "org/model"
 CHUNK_BYTES = 4096
-"""What the hub's client takes at a time."""
+"""What is asked of the hub at a time."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,10 @@ def from_hub(file: str = "model.gguf") -> ModelSpec:
 
 
 def in_small_chunks() -> None:
-    from huggingface_hub import constants  # noqa: PLC0415  few lives need it
+    from moorage.hub import meter, transfer  # noqa: PLC0415  few lives need it
 
-    constants.DOWNLOAD_CHUNK_SIZE = CHUNK_BYTES
+    meter.TELL_S = 0  # type: ignore[misc]
+    transfer.SEGMENT = CHUNK_BYTES  # type: ignore[misc]
 
 
 @life()
@@ -300,6 +301,7 @@ def holds_and_resets(life: Life) -> None:
     life.start("a")
     life.arm()
     life.hold("a")
+    life.pin("a")
     life.reset("a")
     life.use("a")
 

@@ -8,32 +8,44 @@ import json
 import os
 import socket
 import struct
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+LIMIT_S = 20.0
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What to do instead of a full answer, once or as long as it stands in `Hub.faults`.
+    """What to do instead of a full answer, for so many `times`, or as long as it stands.
 
-    `status` answers with it and `error_code`; `reset_after` sends that many bytes of the body and
-    then resets the connection; `short_by` closes it that many bytes before the body's end;
-    `size_off` tells another size than the file has; `body` is sent instead of the right one.
+    `status` answers with it and `error_code`. `silent` takes the request and never answers.
+    After the headers: `reset_after` sends that many bytes of what was asked for and then resets
+    the connection; `short_by` closes it that many bytes too early; `stall_after` sends that many
+    and then nothing until `Hub.go`; `trickle` sends one byte every ten milliseconds. `size_off`
+    tells another size than the file has; `body` is sent instead of the right one, `flip` changes
+    the byte at that place of the file; `whole` ignores that only a range was asked for.
     """
 
     status: int | None = None
     error_code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    silent: bool = False
     reset_after: int | None = None
     short_by: int = 0
+    stall_after: int | None = None
+    trickle: bool = False
     size_off: int = 0
     body: bytes | None = None
+    flip: int | None = None
+    whole: bool = False
+    times: int | None = None
 
 
 @dataclass(slots=True)
@@ -59,15 +71,25 @@ class Repo:
 
 
 class Hub:
-    """Serves `repos`; `faults` by what is asked: `list`, `head` or `get`. `asked` counts them."""
+    """Serves `repos`; `faults` by what is asked: `list`, `head` or `get`.
+
+    `asked` counts the requests of each kind, `starts` has the first byte that each transfer asked
+    for, and `most_at_once` how many of them there ever were at once.
+    """
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.faults: dict[str, Fault] = {}
         self.asked: Counter[str] = Counter()
+        self.starts: list[tuple[str, int]] = []
         self.tokens: set[str | None] = set()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._server.hub = self  # type: ignore[attr-defined]
+        self.go = threading.Event()
+        self.most_at_once = 0
+        self._at_once = 0
+        self._waiting = 0
+        self._changed = threading.Condition()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.hub = self
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.01,), name="hub", daemon=True
         )
@@ -77,10 +99,55 @@ class Hub:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}"
 
+    def wait_stalled(self, count: int = 1) -> None:
+        """Wait until so many answers stand still."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._waiting >= count, LIMIT_S)
+
+    def wait_moving(self) -> None:
+        """Wait until no answer stands still any more, as whoever it was for has gone."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._waiting == 0, LIMIT_S)
+
     def close(self) -> None:
+        self.go.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def take_fault(self, kind: str) -> Fault:
+        with self._changed:
+            fault = self.faults.get(kind, Fault())
+            if fault.times is not None:
+                left = fault.times - 1
+                self.faults[kind] = replace(fault, times=left)
+                if left <= 0:
+                    del self.faults[kind]
+            return fault
+
+    @contextlib.contextmanager
+    def stalling(self) -> Iterator[None]:
+        self._count(waiting=1)
+        try:
+            yield
+        finally:
+            self._count(waiting=-1)
+
+    @contextlib.contextmanager
+    def transferring(self, name: str, start: int) -> Iterator[None]:
+        self.starts.append((name, start))
+        self._count(at_once=1)
+        try:
+            yield
+        finally:
+            self._count(at_once=-1)
+
+    def _count(self, *, waiting: int = 0, at_once: int = 0) -> None:
+        with self._changed:
+            self._waiting += waiting
+            self._at_once += at_once
+            self.most_at_once = max(self.most_at_once, self._at_once)
+            self._changed.notify_all()
 
 
 @contextlib.contextmanager
@@ -92,7 +159,18 @@ def serving() -> Iterator[Hub]:
         hub.close()
 
 
+class _Server(ThreadingHTTPServer):
+    hub: Hub
+    request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # whoever asked has left: that is all
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
     @property
     def hub(self) -> Hub:
         return self.server.hub  # type: ignore[attr-defined]
@@ -111,8 +189,11 @@ class _Handler(BaseHTTPRequestHandler):
         kind = "list" if parts[0] == "api" else "get" if body else "head"
         self.hub.asked[kind] += 1
         self.hub.tokens.add(self.headers.get("Authorization"))
-        fault = self.hub.faults.get(kind, Fault())
-        if fault.status is not None:
+        fault = self.hub.take_fault(kind)
+        if fault.silent:
+            self._stall()
+            self.close_connection = True
+        elif fault.status is not None:
             self._refuse(fault.status, fault.error_code, fault.headers)
         elif kind == "list":
             self._list("/".join(parts[2:4]), parts[5] if len(parts) > 5 else "main", fault)
@@ -125,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         siblings = [self._sibling(repo, file) for file in repo.files]
         text = json.dumps({"id": name, "sha": repo.commit, "siblings": siblings}).encode()
-        self._send(text, {"Content-Type": "application/json"}, fault)
+        self._send("", text, {"Content-Type": "application/json"}, fault)
 
     def _sibling(self, repo: Repo, name: str) -> dict[str, Any]:
         size = len(repo.files[name])
@@ -146,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         linked = {"X-Linked-ETag": repo.etag(file)} if file in repo.large else {}
         size = len(repo.files[file]) + fault.size_off
         headers = {"ETag": repo.etag(file), "X-Repo-Commit": repo.commit, **linked}
-        self._send(repo.files[file], {**headers, "X-Linked-Size": str(size)}, fault)
+        self._send(file, repo.files[file], {**headers, "X-Linked-Size": str(size)}, fault)
 
     def _find(self, name: str, revision: str) -> Repo | None:
         repo = self.hub.repos.get(name)
@@ -165,25 +246,71 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def _send(self, content: bytes, headers: Mapping[str, str], fault: Fault) -> None:
-        start, content = self._range(content if fault.body is None else fault.body)
-        self.send_response(HTTPStatus.PARTIAL_CONTENT if start else HTTPStatus.OK)
+    def _send(self, name: str, content: bytes, headers: Mapping[str, str], fault: Fault) -> None:
+        content = content if fault.body is None else fault.body
+        start, end = self._range(len(content), fault)
+        total = len(content) + fault.size_off
+        if (start, end) == (0, len(content)):
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Length", str(total))
+        else:
+            self.send_response(HTTPStatus.PARTIAL_CONTENT)
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{total}")
+            self.send_header("Content-Length", str(end - start))
         for key, value in headers.items():
             self.send_header(key, value)
-        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command == "HEAD":
             return
+        if not name:
+            self._body(content, fault)
+            return
+        with self.hub.transferring(name, start):
+            self._body(_flipped(content, fault.flip)[start:end], fault)
+
+    def _range(self, size: int, fault: Fault) -> tuple[int, int]:
+        asked = self.headers.get("Range", "").removeprefix("bytes=")
+        if not asked or fault.whole:
+            return 0, size
+        start, _, last = asked.partition("-")
+        return int(start), int(last) + 1 if last else size
+
+    def _body(self, content: bytes, fault: Fault) -> None:
         if fault.reset_after is not None:
             self.wfile.write(content[: fault.reset_after])
             self._reset()
+        elif fault.trickle:
+            self._trickle(content)
+        elif fault.stall_after is not None:
+            self.wfile.write(content[: fault.stall_after])
+            self._stall()
+            self.wfile.write(content[fault.stall_after :])
         else:
             self.wfile.write(content[: len(content) - fault.short_by])
+            self.close_connection |= bool(fault.short_by)
 
-    def _range(self, content: bytes) -> tuple[int, bytes]:
-        asked = self.headers.get("Range", "")
-        start = int(asked.removeprefix("bytes=").partition("-")[0] or 0) if asked else 0
-        return start, content[start:]
+    def _stall(self) -> None:
+        with self.hub.stalling():
+            self._until(lambda: self.hub.go.is_set() or self._is_alone())
+
+    def _trickle(self, content: bytes) -> None:
+        with self.hub.stalling():
+            rest = iter(content)
+            while not self.hub.go.wait(0.01) and (byte := next(rest, None)) is not None:
+                self.wfile.write(bytes([byte]))
+
+    def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self.hub.go.wait(0.01)
+
+    def _is_alone(self) -> bool:
+        """Tell whether the other side has hung up."""
+        try:
+            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def _reset(self) -> None:
         """Close with RST instead of FIN; what was sent may not have arrived."""
@@ -191,6 +318,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         os.close(self.connection.detach())  # the server's own way to close sends a FIN first
         self.close_connection = True
+
+
+def _flipped(content: bytes, at: int | None) -> bytes:
+    if at is None:
+        return content
+    return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
 
 
 def _sha1(content: bytes) -> str:

@@ -1,0 +1,172 @@
+"""The user's own cache, as huggingface_hub lays it out and documents it: blobs, snapshots, refs.
+
+A file is stored once under its hash in `blobs`, and `snapshots/<commit>/<name>` links to it. What
+is not whole yet is a part file of ours beside the blobs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from huggingface_hub import constants
+
+from moorage.hub.listing import COMMIT, HubFile
+from moorage.hub.locks import try_lock, unlock
+
+PART: Final = ".moorage.part"
+STALE_S: Final = 7 * 86_400.0
+"""A part file that nobody went on with for so long is removed by whoever fetches next."""
+_LOCK_MODE: Final = 0o664
+"""As huggingface_hub makes them: a group may share a cache."""
+_TAG: Final = "Signature: 8a477f597d28d172789f06886806bc55\n"
+_log = logging.getLogger(__name__)
+
+
+class RepoCache:
+    """What one repo has in the cache. Used by one thread."""
+
+    def __init__(self, cache_dir: str | None, repo: str) -> None:
+        self._cache = Path(cache_dir or constants.HF_HUB_CACHE).expanduser().absolute()
+        folder = "--".join(("models", *repo.split("/")))
+        self._root = self._cache / folder
+        self._locks = self._cache / ".locks" / folder
+
+    @property
+    def blobs(self) -> Path:
+        """Where contents are."""
+        return self._root / "blobs"
+
+    def blob(self, file: HubFile) -> Path:
+        """Return where a file's content is, or will be."""
+        return self.blobs / file.etag
+
+    def part(self, file: HubFile) -> Path:
+        """Return where a file's content grows."""
+        return self.blobs / f"{file.etag}{PART}"
+
+    def snapshot(self, commit: str) -> Path:
+        """Return the folder that has a commit's files by their names."""
+        return self._root / "snapshots" / commit
+
+    def has(self, commit: str, file: HubFile) -> bool:
+        """Tell whether a file is here already, whole as far as its size says."""
+        return self._linked(commit, file) or self.has_blob(file)
+
+    def has_blob(self, file: HubFile) -> bool:
+        """Tell whether a file's content is here, whole as far as its size says."""
+        return _size(self.blob(file)) == file.size
+
+    def partly(self, file: HubFile) -> int:
+        """Return how many bytes of a file an earlier attempt left."""
+        return min(_size(self.part(file)) or 0, file.size)
+
+    def commit_of(self, revision: str) -> str | None:
+        """Return the commit that a revision meant when it was last asked for."""
+        try:
+            noted = self._root.joinpath("refs", *PurePosixPath(revision).parts).read_text("ascii")
+        except (OSError, ValueError):
+            noted = revision
+        return noted if COMMIT.fullmatch(noted) and self.snapshot(noted).is_dir() else None
+
+    def files(self, commit: str) -> list[HubFile]:
+        """Return what is here of a commit; an etag is empty where the cache cannot tell it."""
+        root = self.snapshot(commit)
+        paths = (path for path in sorted(root.rglob("*")) if path.is_file())
+        return [
+            HubFile(str(path.relative_to(root)), path.stat().st_size, _etag(path)) for path in paths
+        ]
+
+    def prepare(self) -> None:
+        """Make the folders. Raises OSError."""
+        new = not self._cache.exists()
+        for folder in (self.blobs, self._locks):
+            folder.mkdir(parents=True, exist_ok=True)
+        if new:
+            (self._cache / "CACHEDIR.TAG").write_text(_TAG)  # keeps backups out
+
+    def try_lock_others(self, file: HubFile) -> int | None:
+        """Lock out who fetches the same file by huggingface_hub; None while somebody does."""
+        return try_lock(self._locks / f"{file.etag}.lock", mode=_LOCK_MODE)
+
+    def link(self, commit: str, files: Sequence[HubFile]) -> None:
+        """Show contents under their names. Raises OSError."""
+        for file in files:
+            if not self._linked(commit, file):
+                self._link(self.blob(file), self._pointer(commit, file))
+
+    def note(self, commit: str, revision: str) -> None:
+        """Note which commit a revision means, for when the hub is unreachable."""
+        refs = self._root / "refs"
+        note = refs.joinpath(*PurePosixPath(revision).parts)
+        if revision == commit or not note.resolve().is_relative_to(refs.resolve()):
+            return
+        try:
+            if not note.is_file() or note.read_text(encoding="ascii", errors="replace") != commit:
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.write_text(commit, encoding="ascii")
+        except OSError as error:  # such as in a cache that is only read
+            _log.info("%s is not noted in %s: %s", revision, refs, error)
+
+    def sweep(self, wanted: Sequence[HubFile]) -> None:
+        """Remove what fetches of ours left in this cache that nobody goes on with.
+
+        These are parts of what is here whole by now, and those that nobody has touched for
+        STALE_S. What another fetch holds stays, and so does what is not ours.
+        """
+        mine = {self.part(file) for file in wanted}
+        for part in self._cache.glob(f"models--*/blobs/*{PART}"):
+            whole = part.with_name(part.name.removesuffix(PART))
+            if part not in mine and (whole.exists() or _age_s(part) > STALE_S):
+                _remove(part)
+
+    def _pointer(self, commit: str, file: HubFile) -> Path:
+        return self.snapshot(commit).joinpath(*PurePosixPath(file.name).parts)
+
+    def _linked(self, commit: str, file: HubFile) -> bool:
+        return _size(self._pointer(commit, file)) == file.size
+
+    def _link(self, blob: Path, pointer: Path) -> None:
+        pointer.parent.mkdir(parents=True, exist_ok=True)
+        pointer.unlink(missing_ok=True)
+        try:
+            pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+        except FileExistsError:  # by somebody else, just now
+            return
+        except OSError:  # no links here: as huggingface_hub does, it stands there itself
+            blob.replace(pointer)
+
+
+def _etag(path: Path) -> str:
+    # A blob is named by its hash; where links are impossible, the file stands there itself.
+    return path.readlink().name if path.is_symlink() else ""
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.stat(follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _remove(part: Path) -> None:
+    with suppress(OSError):  # it has gone, or is another user's
+        file = try_lock(part, mode=0o600, create=False)
+        if file is not None:
+            try:
+                part.unlink()
+                _log.info("removed %s, which nobody goes on with", part)
+            finally:
+                unlock(file)

@@ -1,0 +1,107 @@
+"""What a repo has at one commit, by one request: names, sizes and hashes that belong together."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+from moorage.hub.wire import Wire
+from moorage.protocols import FetchFailedError, Flag
+
+COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_SHA1: Final = COMMIT
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_MOST_BYTES: Final = 64 << 20
+"""Of a listing; a hundred thousand files take half of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """`etag` is what the cache calls it by: a sha256, or what git calls a small one by, a sha1."""
+
+    name: str
+    size: int
+    etag: str
+
+    @property
+    def hash(self) -> str:
+        """The hash with its kind, as the log has it."""
+        if not self.etag:
+            return ""
+        return f"{'sha256' if _SHA256.fullmatch(self.etag) else 'git'}:{self.etag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All files of a repo at one commit, by name."""
+
+    commit: str
+    files: Mapping[str, HubFile]
+
+
+class NotAHubError(ValueError):
+    """What answered is no hub."""
+
+
+def ask(
+    wire: Wire, repo: str, revision: str | None, token: str | bool | None, cancelled: Flag
+) -> Listing:
+    """Return what the repo has at the commit that the revision means now.
+
+    Raises what `Exchange` raises, NotAHubError, and FetchFailedError for a name that leaves the
+    folder.
+    """
+    at = "" if revision is None else f"/revision/{quote(revision, safe='')}"
+    url = f"{wire.endpoint}/api/models/{repo}{at}?blobs=true"
+    body = bytearray()
+    # Closed after it, so that the first transfer has a connection that can be shut down at once.
+    with wire.get(url, token, {"Connection": "close"}, cancelled) as exchange:
+        exchange.answer()
+        for piece in exchange.pieces():
+            body += piece
+            if len(body) > _MOST_BYTES:
+                raise NotAHubError(f"its listing has more than {_MOST_BYTES} bytes")
+    return _read(body)
+
+
+def _read(body: bytearray) -> Listing:
+    try:
+        data: Any = json.loads(body)
+        commit = _matching(COMMIT, data["sha"])
+        files = [_file(sibling) for sibling in cast("list[dict[str, Any]]", data["siblings"])]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise NotAHubError(f"its listing has not what one has: {error}") from error
+    return Listing(commit, {file.name: file for file in files})
+
+
+def _file(sibling: dict[str, Any]) -> HubFile:
+    large = sibling.get("lfs")
+    etag = _matching(_SHA256, large["sha256"]) if large else _matching(_SHA1, sibling["blobId"])
+    size = (large or sibling)["size"]
+    name = sibling["rfilename"]
+    if not isinstance(name, str) or type(size) is not int or size < 0:
+        raise ValueError(f"{name!r} of {size!r} bytes")
+    return HubFile(name, size, etag)
+
+
+def _matching(kind: re.Pattern[str], text: Any) -> str:
+    # It becomes a part of paths: a hub that means harm must not choose them.
+    if not isinstance(text, str) or not kind.fullmatch(text):
+        raise ValueError(f"{text!r} is no hash")
+    return text
+
+
+def refuse_outside(name: str) -> None:
+    """Refuse a name that leaves the folder of its model. Raises FetchFailedError."""
+    parts = PurePosixPath(name.replace("\\", "/"))
+    if not parts.name or parts.is_absolute() or ".." in parts.parts or "\0" in name:
+        raise FetchFailedError(
+            f"the hub lists a file {name!r}, which leaves the model's folder; "
+            "nothing of this repo was stored: choose another",
+            "unsafe-name",
+        )
