@@ -392,7 +392,7 @@ def starve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], pytest.MonkeyPa
         raise RuntimeError("can't start new thread")
 
     def starve_(b: Bench) -> pytest.MonkeyPatch:
-        monkeypatch.setattr(b.service._runtime._threads, "run", refuse)
+        monkeypatch.setattr(b.service._runtime.threads, "run", refuse)
         return monkeypatch
 
     return starve_
