@@ -38,6 +38,23 @@ def test_the_least_recently_used_idle_run_goes_and_the_reason_says_all() -> None
     assert core.told(ev.UsageNoted)[0].leases == ((a, 1),)
 
 
+def test_older_runs_that_are_leased_are_named_where_a_younger_one_is_evicted() -> None:
+    core = _core("a", "b", "c", "d", max_loaded=3)
+    a, b = core.load("a"), core.load("b")
+    core.load("c")
+    core.use(a, 1)
+    core.use(b, 0)
+    core.use(3, 0)
+    core.decide(lambda d: d.emit(ev.LimitsSet(max_loaded=2, memory_limit=None, min_residency_s=0)))
+    core.schedule()
+    core.end(b)
+    core.want("d")
+    evicted = core.told(ev.RunEvicting)
+
+    assert [(event.reason, event.model) for event in evicted] == [("limits", "b"), ("room", "c")]
+    assert [event.skipped for event in evicted] == [((a, "leased"),)] * 2
+
+
 def test_a_claim_on_room_that_is_coming_is_kept_and_the_rest_of_the_queue_goes_on() -> None:
     core = _core("a", "b", "c", "d")
     core.load("a")

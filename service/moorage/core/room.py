@@ -8,7 +8,7 @@ so nobody is overtaken for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,6 +31,7 @@ from moorage.core.space import (
 from moorage.core.state import Run, State
 
 KEPT = "kept for an older request"
+LEASED = "leased"
 
 Why = Literal["room", "memory", "idle", "limits"]
 
@@ -215,6 +216,7 @@ class _Pass:
         chosen = self._enough(idle, deficit)
         why: Why = "room" if deficit.slots > 0 else "memory"
         if chosen is not None:
+            skipped += self._leased(able)
             for victim in chosen:
                 self.evict(victim, run, why, skipped, stop=True)
             return total(taken(self.state, self.state.runs[v]) for v in chosen)
@@ -262,6 +264,9 @@ class _Pass:
 
     def _leases(self, number: int) -> int:
         return self.observed.usage[number].leases
+
+    def _leased(self, numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
+        return ((number, LEASED) for number in numbers if self._leases(number))
 
     def _spared(self, number: int, entry: int, skipped: list[tuple[int, str]]) -> bool:
         if (number, entry) not in self.observed.spared:
@@ -342,11 +347,15 @@ class _Pass:
         leased = [r for r in able if self._leases(r) > 0]
         leased.sort(key=lambda r: self.state.runs[r].stage is not Stage.DRAINING)
         rest = deficit
+        chosen: list[int] = []
         for number in idle + leased:
             if NOTHING.holds(rest):
                 break
             rest -= taken(self.state, self.state.runs[number])
-            self.wanted.add(number)
+            chosen.append(number)
+        skipped += self._leased(number for number in leased if number not in chosen)
+        self.wanted.update(chosen)
+        for number in chosen:
             self.evict(number, None, "limits", skipped, stop=number in idle)
 
     def _undo_drains(self) -> None:
