@@ -282,6 +282,7 @@ class Runtime:
             self._ref.stop(block=False)
             self.threads.wait(self._ref.actor_stopped, END_S)
             self._directory.end_all(END_S)
+            self.hall.lose_all()
             self._close_parts()
             self.feed.close(END_S)
         except BaseException:

@@ -239,6 +239,17 @@ def test_leases_that_are_held_too_long_are_lost_when_the_service_closes(
     closed(two, folder, before)
 
 
+def test_a_lease_is_lost_when_its_service_closes_and_keeps_the_server(
+    two: ModelService, opened: Callable[..., ModelService]
+) -> None:
+    lease = two.lease("a")
+    two.close("keep")
+    lost = lease.lost
+    opened(max_loaded=2).close()
+
+    assert lost
+
+
 def test_after_closing_every_call_says_so_and_looking_still_works(two: ModelService) -> None:
     two.close()
 

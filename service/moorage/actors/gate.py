@@ -138,7 +138,7 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """True when the server ended, or the lease was released."""
+        """True when the server ended, the service was closed, or the lease was released."""
         return self._gate.dead or self._key not in self._gate.holders
 
     def __enter__(self) -> Self:

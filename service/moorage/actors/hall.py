@@ -91,6 +91,12 @@ class Hall:
         for gate in self._gates.values():
             gate.closed = True
 
+    def lose_all(self) -> None:
+        """Let every lease be lost: from now on nobody protects its run, or hears of its end."""
+        for gate in self._gates.values():
+            gate.closed = True
+            gate.dead = True
+
     def publish(self, state: State) -> None:
         """Replace the table by the open gates of this state."""
         table: dict[str, Gate] = {}
