@@ -108,7 +108,7 @@ class Runtime:
         self._failure: str | None = None
         self._closers: list[Callable[[], None]] = [self.log.close]
         self._claim = [None]
-        self._ender = 0
+        self._ender: object = None
         self._threads_s = END_S
         self.done = threading.Event()
         try:
@@ -268,7 +268,7 @@ class Runtime:
         Not for itself, though: in a signal handler that interrupts the first call, or in a
         callback of the thread that is being ended, it returns at once.
         """
-        me = threading.get_ident()
+        me = self.threads.me()
         try:
             self._claim.pop()
         except IndexError:

@@ -80,6 +80,10 @@ class Threads:
         """Block the calling thread, see `Waited`."""
         return waited.wait(timeout_s)
 
+    def me(self) -> object:
+        """Return what tells the calling thread from others that live."""
+        return threading.get_ident()
+
     def close(self, timeout_s: float) -> None:
         """End the idle threads, and wait for those at work: they end with it."""
         deadline = time.monotonic() + timeout_s
