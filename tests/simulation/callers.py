@@ -39,8 +39,11 @@ class Caller:
         self.task: Task
         self.call: SeenCall | None = None
         self.ticket: Ticket[Any] | None = None
-        self.held: list[Lease | JointLease] = []
+        self.held: list[tuple[int, Lease | JointLease]] = []
+        """What it holds, and of which owner of the log."""
         self.over = False
+        self.closes = False
+        """It was interrupted while it closed the service, and has to go on."""
 
     def run(self) -> None:
         """Act until the world is to come to rest, then let go of everything."""
@@ -50,14 +53,15 @@ class Caller:
             except Interrupt:
                 continue
         while self.held:
-            self.held.pop(0).release()
+            self.held.pop(0)[1].release()
         self.over = True
 
     def _turn(self) -> None:
         sim = self.sim
         thinks = THINKS_S[sim.plan.patience]
         sim.scheduler.sleep(thinks[sim.choices.choose(len(thinks))])
-        act = sim.plan.acts[sim.choices.choose(len(sim.plan.acts))]
+        chosen = sim.plan.acts[sim.choices.choose(len(sim.plan.acts))]
+        act = "close" if self.closes else chosen
         if sim.service is not None and not sim.calm:
             ACTS[act](self)
 
@@ -73,7 +77,7 @@ class Caller:
     ) -> Any:
         """Make a call and keep what it comes to; return its result, None for an error."""
         sim = self.sim
-        now = sim.scheduler.now
+        now, owner = sim.scheduler.now, sim.owner
         call = SeenCall(
             caller=self.number,
             verb=verb,
@@ -95,8 +99,8 @@ class Caller:
             sim.calls_changed = True
         leases: tuple[SeenLease, ...] = ()
         if isinstance(result, Lease | JointLease):
-            self.held.append(result)
-            leases = self._seen(result)
+            self.held.append((owner, result))
+            leases = self._seen(owner, result)
         sim.answered(
             SeenAnswer(
                 caller=self.number,
@@ -111,7 +115,7 @@ class Caller:
         )
         return result
 
-    def _seen(self, held: Lease | JointLease) -> tuple[SeenLease, ...]:
+    def _seen(self, owner: int, held: Lease | JointLease) -> tuple[SeenLease, ...]:
         leases = held.values() if isinstance(held, JointLease) else (held,)
         return tuple(
             SeenLease(
@@ -120,12 +124,13 @@ class Caller:
                 run=lease.run,
                 port=lease.port,
                 lost=lease.lost,
+                owner=owner,
             )
             for lease in leases
         )
 
     def leases(self) -> tuple[SeenLease, ...]:
-        return tuple(seen for held in self.held for seen in self._seen(held))
+        return tuple(seen for owner, held in self.held for seen in self._seen(owner, held))
 
     @property
     def service(self) -> SimService:
@@ -178,7 +183,7 @@ def _lease_all(caller: Caller) -> None:
 
 def _release(caller: Caller) -> None:
     if caller.held:
-        caller.held.pop(caller.sim.choices.choose(len(caller.held))).release()
+        caller.held.pop(caller.sim.choices.choose(len(caller.held)))[1].release()
 
 
 def _drop(caller: Caller) -> None:
@@ -261,7 +266,9 @@ def _close(caller: Caller) -> None:
     keep, drain_s = caller.pick((False, True)), caller.pick((5.0, 0.0))
     service = caller.service
     how = "keep" if keep else "stop"
+    caller.closes = True
     caller.make("close", (), CLOSE_S, lambda: service.close(how, drain_s=drain_s), keep=keep)
+    caller.closes = False
 
 
 ACTS: Mapping[str, Callable[[Caller], None]] = {

@@ -100,7 +100,7 @@ class Simulation:
         self._next_process = 0.0
         self._callers: list[Caller] = []
         self._main: Caller | None = None
-        self._owner = 0
+        self.owner = 0
         self._open = False
         self._closed_for_good = False
         self._end = False
@@ -267,7 +267,7 @@ class Simulation:
             raise RuntimeError("nobody is there to be killed")
         self.tally.counts["crashes"] += 1
         self._end_process()
-        self._owner += 1
+        self.owner += 1
         return f"process {process.number} is killed"
 
     def _end_process(self) -> None:
@@ -358,7 +358,7 @@ class Simulation:
         main, opener = self._main, self.opener
         if main is None or opener is None:
             raise RuntimeError("there is no main thread")
-        self._owner += 1
+        self.owner += 1
         limits = self._limits()
         first = not self.world.storage.rows
         whole = first or self.choices.choose(4) == 1
@@ -454,7 +454,7 @@ class Simulation:
                 step=self.tally.steps,
                 what=what,
                 now=self.scheduler.now,
-                owner=self._owner,
+                owner=self.owner,
                 open=open_,
                 rows=self._new_rows(),
                 answers=answers,

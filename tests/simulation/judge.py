@@ -7,6 +7,7 @@ The rules are in `judging`; they are written from the design, each has a test th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from simulation.judging.book import HOLDING, Book
 from simulation.judging.callers import Callers
@@ -49,6 +50,9 @@ class Judge:
 
     def _step(self, sight: Sight) -> Iterator[str]:
         self.book.step, self.book.now = sight.step, sight.now
+        own = tuple(lease for lease in sight.leases if lease.owner in (0, sight.owner))
+        if len(own) != len(sight.leases):
+            sight = replace(sight, leases=own)
         for part in (self.world, self.eviction, self.callers, self.liveness):
             part.see(sight)
         delayed = self._unwritten > 0

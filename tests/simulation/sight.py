@@ -51,6 +51,8 @@ class SeenLease:
     run: int
     port: int
     lost: bool
+    owner: int = 0
+    """The opening that granted it; a later one knows nothing of it. 0: the present one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

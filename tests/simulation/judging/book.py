@@ -197,7 +197,8 @@ class Book:
         if model is None:
             self.complain(row, f"run {number} is one of {row.model!r}, which is not defined")
             return run
-        if model.status in ("held", "failed"):
+        started = str(row.data.get("requested_by", "")).startswith("start(")
+        if model.status == "held" or (model.status == "failed" and not started):
             self.complain(row, f"run {number} begins while {model.name!r} is {model.status}")
         if any(
             self.runs[other].stage not in ("stopping", "stop_failed", "draining")

@@ -43,6 +43,8 @@ class Callers:
         """Callers to the runs they held leases of one step ago."""
         self._broken: list[_Failure] = []
         self._published: Mapping[str, Any] | None = None
+        self._ended = 0
+        """The last step in which there was a service that could grant."""
         self.truths = Truths(book, self.past)
         self.reasons = Reasons(book, self.past)
 
@@ -50,24 +52,38 @@ class Callers:
 
     def see(self, sight: Sight) -> None:
         """Take over calls and stages of this step; before its rows are folded."""
-        if sight.unwritten or not sight.log_works:
-            self.truths.behind = sight.step
-        if not sight.log_works:
-            self.past.note("unwritable")
-        if not sight.open or any(call.verb == "close" for call in sight.calls):
-            self.past.note("closed")
-        if sight.dead:
-            self.past.note("dead")
+        self._see_service(sight)
         for call in sight.calls:
-            key = (call.caller, call.verb, call.names, call.asked_at)
-            self.asked.setdefault(key, sight.step)
-            self._calls[key] = call
-            if call.heard:
-                self._heard.setdefault(key, sight.step)
+            self._see_call(call)
         if sight.published is not self._published:
             self._published = sight.published
             runs = sight.published["runs"] if sight.published is not None else ()
             self.truths.stages = {run["run"]: str(run["stage"]) for run in runs}
+
+    def _see_service(self, sight: Sight) -> None:
+        if sight.unwritten or not sight.log_works:
+            self.truths.behind = sight.step
+        if sight.open and not sight.dead:
+            self._ended = sight.step
+        for so, what in (
+            (not sight.log_works, "unwritable"),
+            (not sight.open, "closed"),
+            (sight.dead, "dead"),
+        ):
+            if so:
+                self.past.note(what)
+
+    def _see_call(self, call: SeenCall) -> None:
+        key = (call.caller, call.verb, call.names, call.asked_at)
+        self.asked.setdefault(key, self.book.step)
+        self._calls[key] = call
+        if call.heard:
+            self._heard.setdefault(key, self.book.step)
+        if call.verb == "close":
+            self.past.note("closed")
+        elif call.verb == "remove":
+            for model in self.past.meanings(call.names[0], self.book.step):
+                self.past.note("removing", model)
 
     def after(self, row: SeenRow) -> None:
         """Note a row that was just folded."""
@@ -132,7 +148,7 @@ class Callers:
     # --- leases ---
 
     def _grant(self, answer: SeenAnswer, since: int, sight: Sight) -> Iterator[str]:
-        if sight.dead or not sight.open:
+        if since > self._ended:  # else it may have been granted before, and fetched now
             yield "granted by a service that is dead or closed"
         if not 1 <= len(answer.leases) <= len(answer.names):
             yield f"{len(answer.leases)} leases were granted"

@@ -90,7 +90,9 @@ class Reasons:
         )
 
     def _unknown(self, asked: Asked) -> bool:
-        return any(self.past.unknown(name, asked.since) for name in asked.answer.names)
+        gone = any(self.past.unknown(name, asked.since) for name in asked.answer.names)
+        going = {r.model for r in self.book.runs.values() if r.reason == "remove"} & asked.models
+        return gone or bool(going) or self._of_models(asked, "removing")
 
     def _cancelled(self, asked: Asked) -> bool:
         return self._of_models(asked, "cancelled") or self._was(asked, "closed")
