@@ -135,7 +135,7 @@ def model_status(
         leases=_leases(run, usage),
         pinned=model.pinned,
         place=state.queue.index(run.run) + 1 if run and run.run in state.queue else None,
-        reason=(run.reason if run else "") or model.hold_reason,
+        reason=(run.reason if run else "") or _waiting(fetched) or model.hold_reason,
         since=_since(run),
         attempts=model.attempts,
         retry_at=model.until if model.status == "backoff" and run is None else "",
@@ -148,6 +148,10 @@ def model_status(
         fetch_bytes_per_s=fetched.bytes_per_s if fetched else None,
         fetch_eta_s=fetched.eta_s if fetched else None,
     )
+
+
+def _waiting(fetched: Fetching | None) -> str:
+    return f"waits for {fetched.waiting}" if fetched is not None and fetched.waiting else ""
 
 
 def _leases(run: Run | None, usage: Mapping[int, Usage] | None) -> int | None:

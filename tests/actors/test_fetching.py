@@ -62,6 +62,14 @@ def test_a_fetch_in_which_nothing_comes_any_more_has_no_end_in_sight(bench: Open
     assert (status.fetch_bytes_per_s, status.fetch_eta_s) == (0, None)
 
 
+def test_the_status_tells_for_what_a_fetch_waits(bench: Open) -> None:
+    b = fetching(bench)
+    b.fetcher.come("a", 100, waiting="its turn")
+    b.settle_now()
+
+    assert b.service.model("a").reason == "waits for its turn"
+
+
 def test_a_short_fetch_adds_nothing_to_the_log(bench: Open) -> None:
     b = fetching(bench)
     for tenth in range(11):

@@ -74,6 +74,31 @@ def test_a_silent_transfer_has_stalled() -> None:
     assert (stalled.bytes_per_s, stalled.eta_s, stalled.done_bytes) == (0, None, 100)
 
 
+def test_what_it_waits_for_is_told_at_once_and_when_it_ends() -> None:
+    pace = Pace()
+    pace.note(0.0, 0, 1000)
+
+    found = [pace.note(0.01, 0, 1000, "its turn"), pace.note(0.02, 0, 1000, "its turn")]
+    ended = pace.note(0.03, 0, 1000)
+
+    assert [each and each.waiting for each in found] == ["its turn", None]
+    assert ended is not None
+
+
+def test_what_was_found_in_a_wait_is_no_speed() -> None:
+    pace = Pace()
+    pace.note(0.0, 0, 1000)
+    pace.note(1.0, 10, 1000)
+    pace.note(2.0, 10, 1000, "a look")
+    pace.note(3.0, 900, 1000, "a look")
+    after = pace.note(4.0, 900, 1000)
+    later = pace.note(5.0, 910, 1000)
+
+    assert after is not None
+    assert later is not None
+    assert after.bytes_per_s == later.bytes_per_s == 10
+
+
 def test_without_a_total_there_is_a_speed_but_no_end() -> None:
     *_, last = told((0.0, 0), (1.0, 100), total=None)
 

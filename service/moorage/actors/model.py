@@ -173,7 +173,7 @@ class ModelLogic:
 
         def tell(progress: Progress) -> None:
             now = self._world.monotonic()
-            seen = pace.note(now, progress.done_bytes, progress.total_bytes)
+            seen = pace.note(now, progress.done_bytes, progress.total_bytes, progress.waiting)
             if seen is not None:
                 self._tell(msg.FetchProgress(run.number, seen))
 

@@ -63,6 +63,11 @@ class Console:
         """Return the text in a colour where somebody sees it."""
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self._coloured and text else text
 
+    @property
+    def watched(self) -> bool:
+        """Whether a person sees what is under way."""
+        return self._progress
+
     def progress(self, text: str) -> None:
         """Show what is under way while a person is watching; '' takes it away."""
         if self._progress:
@@ -70,7 +75,7 @@ class Console:
             self._err.flush()
 
     def problem(self, text: str) -> None:
-        """Say on standard error what went wrong; every line harmless."""
+        """Say on standard error what went wrong, or is no result; every line harmless."""
         for line in text.splitlines():
             self._err.write(harmless(line) + "\n")
         self._err.flush()

@@ -41,12 +41,13 @@ def build() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = _Parser(
         prog="moorage",
-        description="Look into the event logs of Moorage services, and see one at work.",
+        description="Look into the event logs of Moorage services, see one at work, fetch models.",
         epilog="Exit status: 0 fine, 1 a finding (such as a failed start), 2 could not run.",
     )
     parser.add_argument("--version", action="version", version=f"moorage {version('moorage')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     _add_demo(commands)
+    _add_fetch(commands)
     _add_ps(commands)
     _add_logs(commands)
     _add_events(commands)
@@ -88,6 +89,26 @@ def _add_demo(commands: Any) -> None:
         metavar="DIR",
         help="a new folder, or one of an earlier demo (default: moorage-demo)",
     )
+
+
+def _add_fetch(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "fetch",
+        _fetch,
+        help_text="Fetch a model from the Hugging Face hub into its cache, and print its path",
+        more="What is there is not fetched again, what was begun goes on where it stopped. Takes"
+        " HF_TOKEN, HF_HOME, HF_ENDPOINT and the like. 1: it could not be had.",
+    )
+    parser.add_argument("repo", metavar="REPO", help="such as org/name")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="one file, or a GGUF model in parts by any of them (default: all files)",
+    )
+    parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: main)")
+    parser.add_argument("--mmproj", metavar="FILE", help="the model's projector, too")
 
 
 def _add_ps(commands: Any) -> None:
@@ -186,6 +207,12 @@ def _demo(options: argparse.Namespace, console: Console, _stop: Flag) -> int:
     from moorage.cli import demo  # noqa: PLC0415
 
     return demo.run(options, console)
+
+
+def _fetch(options: argparse.Namespace, console: Console, stop: Flag) -> int:
+    from moorage.cli import fetch  # noqa: PLC0415
+
+    return fetch.run(options, console, stop)
 
 
 def _ps(options: argparse.Namespace, console: Console, _stop: Flag) -> int:

@@ -24,6 +24,8 @@ class Fetching:
     done_bytes: int
     total_bytes: int | None = None
     bytes_per_s: float | None = None
+    waiting: str = ""
+    """For what nothing comes just now."""
 
     @property
     def eta_s(self) -> float | None:
@@ -51,32 +53,36 @@ class Pace:
     def __init__(self) -> None:
         self._told: Fetching | None = None
 
-    def note(self, at: float, done_bytes: int, total_bytes: int | None) -> Fetching | None:
+    def note(
+        self, at: float, done_bytes: int, total_bytes: int | None, waiting: str = ""
+    ) -> Fetching | None:
         """Return how far it is, None when that was told a moment ago.
 
-        The first and the last are always told. What was there before the first is not counted as
-        speed.
+        The first and the last are always told, and for what it begins or ends to wait. What was
+        there before the first is not counted as speed, nor what was found in a wait.
         """
         before = self._told
-        if before is None:
-            self._told = Fetching(at=at, done_bytes=done_bytes, total_bytes=total_bytes)
-            return self._told
-        rate = self._rate(before, at, done_bytes)
-        done = done_bytes == total_bytes != before.done_bytes
-        if at - before.at < TOLD_EVERY_S and not done:
-            return None
+        if before is not None and at - before.at < TOLD_EVERY_S:
+            done = done_bytes == total_bytes != before.done_bytes
+            if not done and waiting == before.waiting:
+                return None
         self._told = Fetching(
-            at=at, done_bytes=done_bytes, total_bytes=total_bytes, bytes_per_s=rate
+            at=at,
+            done_bytes=done_bytes,
+            total_bytes=total_bytes,
+            bytes_per_s=None if before is None else _rate(before, at, done_bytes, waiting),
+            waiting=waiting,
         )
         return self._told
 
-    def _rate(self, before: Fetching, at: float, done_bytes: int) -> float | None:
-        passed = at - before.at
-        came = done_bytes - before.done_bytes
-        if passed <= 0 or came < 0:  # it began again from an earlier place
-            return before.bytes_per_s
-        latest = came / passed
-        if before.bytes_per_s is None:
-            return latest
-        kept = math.exp(-passed / SMOOTHED_S)
-        return before.bytes_per_s * kept + latest * (1 - kept)
+
+def _rate(before: Fetching, at: float, done_bytes: int, waiting: str) -> float | None:
+    passed = at - before.at
+    came = done_bytes - before.done_bytes
+    if waiting or before.waiting or passed <= 0 or came < 0:  # below 0: it began anew
+        return before.bytes_per_s
+    latest = came / passed
+    if before.bytes_per_s is None:
+        return latest
+    kept = math.exp(-passed / SMOOTHED_S)
+    return before.bytes_per_s * kept + latest * (1 - kept)

@@ -82,9 +82,11 @@ class FakeFetcher:
         """Make fetches for a model wait until the hold is released; they can be cancelled."""
         return self._holds.setdefault(model, Hold(f"fetch of {model}"))
 
-    def come(self, model: str, done_bytes: int, total_bytes: int | None = _SIZE) -> None:
+    def come(
+        self, model: str, done_bytes: int, total_bytes: int | None = _SIZE, *, waiting: str = ""
+    ) -> None:
         """Tell of the model's latest fetch, which should be on hold, that it is so far."""
-        self._tell[model](Progress(done_bytes, total_bytes))
+        self._tell[model](Progress(done_bytes, total_bytes, waiting))
 
     def fetch(
         self, spec: ModelSpec, progress: Callable[[Progress], None], cancelled: Flag
