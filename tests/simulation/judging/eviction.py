@@ -41,6 +41,7 @@ class Eviction:
             self.used = dict.fromkeys(self.used, -1.0)
             self._each.clear()  # what they held of an earlier owner's, they do not leave now
             self._leases = ()
+            self.holders.clear()
         for answer in sight.answers:
             for lease in answer.leases:
                 self.used[lease.run] = sight.now
