@@ -317,6 +317,8 @@ class SimQueue:
     def get(self) -> Any:
         if self.before_get is not None:
             self.before_get()
+        if self.items:
+            self._scheduler.pause()  # each item is a step of its own
         while not self.items:
             self._scheduler.wait_for([self._taker], None)
         return self.items.popleft()
@@ -385,6 +387,9 @@ class SimThreads(Threads):
                 scheduler.block(until)
             return waited.answered
         return scheduler.until(waited.is_set, until)
+
+    def me(self) -> object:
+        return self._scheduler.current
 
     def close(self, timeout_s: float) -> None:
         current = self._scheduler.current
