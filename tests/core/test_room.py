@@ -55,6 +55,21 @@ def test_older_runs_that_are_leased_are_named_where_a_younger_one_is_evicted() -
     assert [event.skipped for event in evicted] == [((a, "leased"),)] * 2
 
 
+def test_an_older_run_whose_room_is_not_needed_stays_and_is_named() -> None:
+    core = Core(max_loaded=3, memory_limit=100)
+    for name, memory in (("small", 10), ("big", 80), ("other", 80)):
+        core.decide(lambda d, n=name, m=memory: decide.define(d, spec(n, memory=m), ""))
+    small, big = core.load("small"), core.load("big")
+    core.use(small, 0)
+    core.use(big, 0)
+    core.want("other")
+    [evicted] = core.told(ev.RunEvicting)
+
+    assert evicted.run == big
+    assert evicted.order == (small, big)
+    assert evicted.skipped == ((small, "its room is not needed"),)
+
+
 def test_a_claim_on_room_that_is_coming_is_kept_and_the_rest_of_the_queue_goes_on() -> None:
     core = _core("a", "b", "c", "d")
     core.load("a")

@@ -8,7 +8,7 @@ so nobody is overtaken for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,6 +32,7 @@ from moorage.core.state import Run, State
 
 KEPT = "kept for an older request"
 LEASED = "leased"
+SPARE = "its room is not needed"
 
 Why = Literal["room", "memory", "idle", "limits"]
 
@@ -216,7 +217,7 @@ class _Pass:
         chosen = self._enough(idle, deficit)
         why: Why = "room" if deficit.slots > 0 else "memory"
         if chosen is not None:
-            skipped += self._leased(able)
+            skipped += self._passed(able, chosen)
             for victim in chosen:
                 self.evict(victim, run, why, skipped, stop=True)
             return total(taken(self.state, self.state.runs[v]) for v in chosen)
@@ -224,6 +225,7 @@ class _Pass:
         # Those that drain for it already come first, else the choice would hop about with use.
         leased.sort(key=lambda r: self.state.runs[r].for_run != run.run)
         chosen = self._enough(idle + leased, deficit)
+        skipped += self._passed(able, chosen or ())
         for victim in chosen or ():
             self.wanted.add(victim)
             self.evict(victim, run, why, skipped, stop=False)
@@ -265,8 +267,13 @@ class _Pass:
     def _leases(self, number: int) -> int:
         return self.observed.usage[number].leases
 
-    def _leased(self, numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
-        return ((number, LEASED) for number in numbers if self._leases(number))
+    def _passed(self, able: list[int], chosen: Sequence[int]) -> Iterator[tuple[int, str]]:
+        """Yield those who stay though they could go and are older than who goes, and why."""
+        last = max(map(able.index, chosen), default=0)
+        idle = not any(map(self._leases, chosen))
+        for number in able[:last]:
+            if number not in chosen:
+                yield number, LEASED if idle and self._leases(number) else SPARE
 
     def _spared(self, number: int, entry: int, skipped: list[tuple[int, str]]) -> bool:
         if (number, entry) not in self.observed.spared:
@@ -353,7 +360,7 @@ class _Pass:
                 break
             rest -= taken(self.state, self.state.runs[number])
             chosen.append(number)
-        skipped += self._leased(number for number in leased if number not in chosen)
+        skipped += self._passed(able, chosen)
         self.wanted.update(chosen)
         for number in chosen:
             self.evict(number, None, "limits", skipped, stop=number in idle)
