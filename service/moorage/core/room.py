@@ -217,7 +217,7 @@ class _Pass:
         chosen = self._enough(idle, deficit)
         why: Why = "room" if deficit.slots > 0 else "memory"
         if chosen is not None:
-            skipped += self._passed(able, chosen)
+            skipped += self._spare(able, chosen)
             for victim in chosen:
                 self.evict(victim, run, why, skipped, stop=True)
             return total(taken(self.state, self.state.runs[v]) for v in chosen)
@@ -225,7 +225,7 @@ class _Pass:
         # Those that drain for it already come first, else the choice would hop about with use.
         leased.sort(key=lambda r: self.state.runs[r].for_run != run.run)
         chosen = self._enough(idle + leased, deficit)
-        skipped += self._passed(able, chosen or ())
+        skipped += self._spare(able, chosen or ())
         for victim in chosen or ():
             self.wanted.add(victim)
             self.evict(victim, run, why, skipped, stop=False)
@@ -267,7 +267,7 @@ class _Pass:
     def _leases(self, number: int) -> int:
         return self.observed.usage[number].leases
 
-    def _passed(self, able: list[int], chosen: Sequence[int]) -> Iterator[tuple[int, str]]:
+    def _spare(self, able: list[int], chosen: Sequence[int]) -> Iterator[tuple[int, str]]:
         """Yield those who stay though they could go and are older than who goes, and why."""
         last = max(map(able.index, chosen), default=0)
         idle = not any(map(self._leases, chosen))
@@ -360,7 +360,7 @@ class _Pass:
                 break
             rest -= taken(self.state, self.state.runs[number])
             chosen.append(number)
-        skipped += self._passed(able, chosen)
+        skipped += self._spare(able, chosen)
         self.wanted.update(chosen)
         for number in chosen:
             self.evict(number, None, "limits", skipped, stop=number in idle)
