@@ -147,6 +147,13 @@ def test_what_stands_in_a_models_place_is_told(
     assert f"is no GGUF file: {said}" in reason(written(data))
 
 
+def test_what_could_hold_a_reader_up_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    os.mkfifo(path)
+
+    assert reason(path) == "is no regular file"
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "value"),
     [

@@ -112,6 +112,23 @@ def test_what_no_server_could_load_is_refused_before_a_launch(
     assert service.status().ports_held == {}
 
 
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_all_of_a_repo_reaches_a_server_as_its_folder(
+    hub: Hub, service: ModelService, backend: str
+) -> None:
+    service.define(ModelSpec(name="m", backend=backend, repo=REPO, executable="/bin/true"))
+
+    with pytest.raises(LoadError):  # it ends at once
+        service.start("m", LIMIT_S)
+
+    (fetched,) = events(service, ev.RunFetched)
+    (launching,) = events(service, ev.RunLaunching)
+    folder = Path(fetched.path)
+    assert launching.argv[2 if backend == "vllm" else 3] == str(folder)
+    assert {name for name, _, _ in fetched.files} == set(hub.repos[REPO].files)
+    assert (folder / PARTS[2]).is_file()
+
+
 def test_a_part_that_the_repo_has_not_is_named_before_anything_is_fetched(
     hub: Hub, service: ModelService
 ) -> None:

@@ -84,6 +84,21 @@ def test_runs_ports_and_models_say_what_the_fold_says_at_every_point(seed: int) 
             check_against_fold(database, state)
 
 
+def test_what_is_noted_of_a_fetch_moves_no_run() -> None:
+    history = History(seed=1)
+    entries = list(history.opening())
+    model, repo = history.names[0], "org/model"
+    fetching = ev.RunFetching(model=model, run=1, requested_by="lease", repo=repo)
+    entries.append(history.entry(fetching))
+    noted = ev.FetchNoted(model=model, run=1, done_bytes=5, total_bytes=10, bytes_per_s=1)
+    entries.append(history.entry(noted))
+
+    with closing(opened(entries)) as database:
+        check_against_fold(database, replay(entries))
+        (run,) = rows(database, "SELECT stage, last_seq FROM runs")
+    assert run == {"stage": "fetching", "last_seq": entries[-2].seq}
+
+
 def insert(database: sqlite3.Connection, entry: Entry) -> None:
     database.execute("INSERT INTO events VALUES (?,?,?,?,?,?,?,?,?,?,?)", to_row(entry, ""))
 

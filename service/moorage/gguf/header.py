@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import stat
 import struct
 import sys
 from dataclasses import dataclass
@@ -111,6 +112,8 @@ def check_gguf(path: str | os.PathLike[str]) -> Gguf:
     Raises GgufError, and OSError when the file cannot be opened.
     """
     status = Path(path).stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise GgufError(os.fspath(path), "is no regular file")
     return _check_version_of_file(
         os.fspath(path), status.st_ino, status.st_size, status.st_mtime_ns
     )
