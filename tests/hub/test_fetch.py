@@ -145,8 +145,9 @@ def test_offline_mode_serves_from_the_cache_and_else_says_so(
     asked = fetching.hub.asked.total()
 
     again = fetching(file=file)
-    problem = fetching.problem(repo="org/other", file=file)
+    failure = fetching.failure(repo="org/other", file=file)
 
     assert again.path == first.path
-    assert "offline mode forbids" in problem
+    assert failure.reason == "offline"
+    assert "offline mode forbids" in failure.problem
     assert fetching.hub.asked.total() == asked

@@ -29,6 +29,34 @@ def test_without_a_file_everything_is_wanted() -> None:
     assert asked(None) == Wanted(LISTED, None)
 
 
+SAME_WEIGHTS = (
+    *("pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "tf_model.h5", "rust_model.ot"),
+    *("flax_model.msgpack", "original/consolidated.00.pth", "original/params.json"),
+    *("onnx/model.onnx", "m-Q4.gguf"),
+)
+NEEDED = (
+    *("config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"),
+    *("consolidated.safetensors", "tokenizer.model", "spk2info.pt", "training_args.bin"),
+)
+
+
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_weights_are_fetched_once_where_only_one_format_is_read(backend: str) -> None:
+    spec = ModelSpec(name="m", backend=backend, repo="o/n")
+
+    assert wanted(spec, (*SAME_WEIGHTS, *NEEDED)) == Wanted(NEEDED, None)
+
+
+@pytest.mark.parametrize("backend", ["vllm", "command"])
+def test_weights_that_may_be_the_only_ones_are_fetched(backend: str) -> None:
+    spec = ModelSpec(name="m", backend=backend, repo="o/n")
+    names = (*SAME_WEIGHTS, "config.json", "adapter/model.safetensors")
+    if backend == "command":
+        names = (*names, "model.safetensors")
+
+    assert wanted(spec, names) == Wanted(names, None)
+
+
 @pytest.mark.parametrize("file", [*PARTS, "q4/m.gguf"])
 def test_any_part_and_the_name_before_the_split_mean_the_whole_model(file: str) -> None:
     assert asked(file) == Wanted(PARTS, PARTS[0])

@@ -133,7 +133,7 @@ def _refused_by_status(error: HfHubHTTPError, spec: ModelSpec, endpoint: str) ->
     status = _status(error)
     if status in _DENIED:
         return FetchFailedError(
-            f"{endpoint} does not allow {spec.repo} to this token (status {status}); "
+            f"{endpoint} does not allow {spec.repo} (status {status}) to this token, or to none; "
             f"give one that may read it ({_LOGIN})",
             "denied",
         )

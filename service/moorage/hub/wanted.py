@@ -5,12 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 from moorage.gguf import named, parts_of, unsplit
 from moorage.spec import ModelSpec
 
 _NEAR_NAMES: Final = 3
+_READ_SAFETENSORS: Final = frozenset({"vllm", "sglang"})
+_SAME_WEIGHTS: Final = (
+    *("pytorch_model*.bin", "tf_model*.h5", "flax_model*.msgpack", "rust_model.ot"),
+    *("original/*", "*.onnx", "*.gguf"),
+)
+"""Weights once more, in formats that these two do not read where there are safetensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +39,14 @@ class NotThereError(LookupError):
 def wanted(spec: ModelSpec, names: Collection[str]) -> Wanted:
     """Return which of a repo's files are needed; raise NotThereError when one is not there.
 
+    Without a file these are all, but for vLLM and SGLang no weights that they would not read.
     A model that is split in parts is named by any of them, or by the name it had before it was
     split. Its first part is what llama-server is given; it finds the others beside it.
     """
     if not names:
         raise NotThereError("has no files")
     if spec.file is None:
-        return Wanted(tuple(names), None)
+        return Wanted(_all(spec, names), None)
     names = frozenset(names)
     found = _model(spec.file, names)
     if missing := [name for name in found if name not in names]:
@@ -49,6 +57,13 @@ def wanted(spec: ModelSpec, names: Collection[str]) -> Wanted:
     if spec.mmproj not in names:
         raise NotThereError(_no_file(spec.mmproj, names))
     return Wanted((*found, spec.mmproj), found[0])
+
+
+def _all(spec: ModelSpec, names: Collection[str]) -> tuple[str, ...]:
+    at_root = any(name.endswith(".safetensors") and "/" not in name for name in names)
+    if spec.backend not in _READ_SAFETENSORS or not at_root:
+        return tuple(names)
+    return tuple(name for name in names if not any(fnmatchcase(name, p) for p in _SAME_WEIGHTS))
 
 
 def _model(name: str, names: Collection[str]) -> tuple[str, ...]:

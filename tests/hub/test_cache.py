@@ -1,0 +1,225 @@
+"""The cache is huggingface_hub's own: each side finds what the other has stored."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from hub.making import REPO, WEIGHTS, Fetching
+from support.hub import Fault
+
+SIZE = len(WEIGHTS)
+PLAIN_FETCH = """
+import threading
+from moorage.hub import HubFetcher
+from moorage.spec import ModelSpec
+spec = ModelSpec(name="m", backend="command", repo="org/model", file="model.gguf")
+print(HubFetcher().fetch(spec, lambda _: None, threading.Event()).path, end="")
+"""
+
+
+def blob(fetching: Fetching, name: str = "model.gguf") -> Path:
+    etag = fetching.hub.repos[REPO].etag(name)
+    return fetching.cache / "models--org--model" / "blobs" / etag
+
+
+def test_what_we_fetch_is_there_for_huggingface_hub(fetching: Fetching) -> None:
+    fetched = fetching(file=None)
+    asked = fetching.hub.asked["get"]
+    common = {"cache_dir": fetching.cache, "endpoint": fetching.hub.endpoint, "token": False}
+
+    one = huggingface_hub.hf_hub_download(REPO, "model.gguf", **common)
+    offline = huggingface_hub.hf_hub_download(REPO, "model.gguf", local_files_only=True, **common)
+    whole = huggingface_hub.snapshot_download(REPO, local_files_only=True, **common)
+
+    assert one == offline == str(Path(fetched.path) / "model.gguf")
+    assert whole == fetched.path
+    assert fetching.hub.asked["get"] == asked
+
+
+def test_what_huggingface_hub_fetched_is_there_for_us(fetching: Fetching) -> None:
+    theirs = huggingface_hub.hf_hub_download(
+        REPO,
+        "model.gguf",
+        cache_dir=fetching.cache,
+        endpoint=fetching.hub.endpoint,
+        token=False,
+    )
+    asked = fetching.hub.asked["get"]
+
+    fetched = fetching()
+
+    assert fetched.path == theirs
+    assert fetched.fetched_bytes == 0
+    assert fetching.hub.asked["get"] == asked
+
+
+def test_its_own_scan_finds_our_repo_whole_and_no_fault(fetching: Fetching) -> None:
+    fetched = fetching(file=None)
+    (blob(fetching).with_name("0" * 64 + ".moorage.part")).write_bytes(b"some")
+
+    found = huggingface_hub.scan_cache_dir(fetching.cache)
+
+    (repo,) = found.repos
+    (revision,) = repo.revisions
+    assert not found.warnings
+    assert (repo.repo_id, revision.commit_hash) == (REPO, fetched.commit)
+    assert revision.refs == {"main"}
+    assert {file.file_name: file.size_on_disk for file in revision.files} == {
+        Path(name).name: size for name, size, _ in fetched.files
+    }
+
+
+def test_the_client_that_this_relies_upon_is_pinned_to_one_major_version() -> None:
+    (wanted,) = (each for each in requires("moorage") or () if "huggingface" in each)
+
+    assert "<3" in wanted
+    assert version("huggingface_hub").split(".")[0] == "2"
+    assert {"get_session", "get_token", "hf_hub_url", "hf_raise_for_status", "is_offline_mode"} <= (
+        set(huggingface_hub.__all__)
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"short", WEIGHTS + b"more"])
+def test_a_cached_file_of_a_wrong_size_is_fetched_again(fetching: Fetching, content: bytes) -> None:
+    path = fetching().path
+    blob(fetching).write_bytes(content)
+
+    fetched = fetching()
+
+    assert fetched.path == path
+    assert fetched.fetched_bytes == SIZE
+    assert Path(path).read_bytes() == WEIGHTS
+
+
+def test_a_link_to_nothing_is_mended(fetching: Fetching) -> None:
+    path = fetching().path
+    blob(fetching).unlink()
+
+    assert fetching().path == path
+    assert Path(path).read_bytes() == WEIGHTS
+
+
+def test_a_file_that_stands_under_its_name_is_taken_as_it_is(fetching: Fetching) -> None:
+    path = Path(fetching().path)
+    path.unlink()
+    blob(fetching).rename(path)  # as in a cache on a disk without links
+
+    fetched = fetching()
+
+    assert fetched.fetched_bytes == 0
+    assert Path(fetched.path).read_bytes() == WEIGHTS
+
+
+def test_on_a_disk_without_links_files_stand_under_their_names(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path, _target: str) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+
+    first, second = fetching(), fetching()
+
+    assert Path(first.path).read_bytes() == WEIGHTS
+    assert not Path(first.path).is_symlink()
+    assert (second.path, second.fetched_bytes) == (first.path, 0)
+
+
+def test_a_new_commit_shares_what_has_not_changed(fetching: Fetching) -> None:
+    before = fetching(file=None)
+    fetching.hub.repos[REPO].files["config.json"] = b'{"new": 1}'
+
+    after = fetching(file=None)
+
+    assert after.commit != before.commit
+    assert after.fetched_bytes == len(b'{"new": 1}')
+    assert (Path(before.path) / "config.json").read_bytes() == b"{}"
+    assert (Path(after.path) / "config.json").read_bytes() == b'{"new": 1}'
+
+
+def test_a_branch_that_moves_during_a_fetch_mixes_nothing(fetching: Fetching) -> None:
+    fetching.set(stall_timeout_s=20.0)
+    fetching.hub.faults["get"] = Fault(stall_after=100, times=1)
+    repo = fetching.hub.repos[REPO]
+    fetch = fetching.begin()
+    fetching.hub.wait_stalled()
+    pinned = repo.commit
+    fetching.hub.go.set()
+
+    fetched = fetch.get()
+    repo.files["model.gguf"] = WEIGHTS[::-1]
+
+    assert fetched.commit == pinned
+    assert Path(fetched.path).read_bytes() == WEIGHTS
+    assert Path(fetching().path).read_bytes() == WEIGHTS[::-1]
+    assert Path(fetched.path).read_bytes() == WEIGHTS
+
+
+# --- what the user has set ---
+
+
+def test_a_token_that_must_not_be_sent_unasked_is_not(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "users-token")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
+    fetching.set(token=None)
+
+    fetching()
+
+    assert fetching.hub.tokens == {None}
+
+
+def test_a_hub_on_this_machine_is_not_spoken_to_by_a_proxy_unless_asked(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name)
+    fetching.set()
+    assert fetching().fetched_bytes == SIZE
+
+    fetching.set(proxy_loopback=True)
+    failure = fetching.failure(file="config.json")
+
+    assert failure.reason in ("no-network", "hub-down")
+    assert "proxy settings" in failure.problem
+
+
+def test_what_a_host_has_set_up_for_huggingface_hub_is_used(fetching: Fetching) -> None:
+    asked: list[str] = []
+    client = huggingface_hub.get_session()
+    client.event_hooks["request"].append(lambda request: asked.append(request.url.path))
+    fetching.set(proxy_loopback=True)
+
+    fetching()
+
+    assert asked[0] == "/api/models/org/model"
+    assert asked[1].endswith("/model.gguf")
+
+
+def test_the_users_settings_are_read_from_the_environment(
+    fetching: Fetching, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    user = {"HF_HOME": str(home), "HF_ENDPOINT": fetching.hub.endpoint, "HF_TOKEN": "users-token"}
+    online = {name: value for name, value in os.environ.items() if name != "HF_HUB_CACHE"} | user
+    offline = online | {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+
+    first, second = (
+        subprocess.check_output((sys.executable, "-c", PLAIN_FETCH), env=env, text=True)
+        for env in (online, offline)
+    )
+
+    assert first == second
+    assert Path(first).is_relative_to(home / "hub" / "models--org--model")
+    assert (home / "hub" / "CACHEDIR.TAG").is_file()
+    assert fetching.hub.tokens == {"Bearer users-token"}
