@@ -45,8 +45,9 @@ class ModelSpec:
     repo: str | None = None
     """`org/name` on the hub; fetched before anything scarce is taken."""
     file: str | None = None
-    """One file of the repo; without it the whole snapshot. A GGUF model that is split in parts is
-    named by any of them, or without `-00001-of-0000N`."""
+    """One file of the repo; without it all of them, but for vLLM and SGLang no other weights where
+    there are safetensors. A GGUF model that is split in parts is named by any of them, or without
+    `-00001-of-0000N`."""
     revision: str | None = None
     mmproj: str | None = None
     """The model's projector, for images and sound: a file of the repo, or beside `path` a local

@@ -13,7 +13,7 @@ from moorage import LoadError, ModelService, ModelSpec
 from moorage.compose import Parts
 from moorage.core import events as ev
 from moorage.hub import HubAccess, HubFetcher
-from support.hub import Hub, Repo, serving
+from support.hub import Fault, Hub, Repo, serving
 from support.services import LIMIT_S, ports
 from support.splitting import split, with_architecture
 
@@ -113,20 +113,28 @@ def test_what_no_server_could_load_is_refused_before_a_launch(
 
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
-def test_all_of_a_repo_reaches_a_server_as_its_folder(
-    hub: Hub, service: ModelService, backend: str
+@pytest.mark.parametrize("cached", [False, True])
+def test_all_that_is_read_of_a_repo_reaches_a_server_as_its_folder(
+    hub: Hub, service: ModelService, backend: str, cached: bool
 ) -> None:
+    files = {"config.json": b"{}", "model.safetensors": b"w", "text/vocab.json": b"[]"}
+    hub.repos[REPO].files = {**files, "pytorch_model.bin": b"w" * 10}
+    if cached:
+        service.define(ModelSpec(name="before", backend=backend, repo=REPO, executable="/bin/true"))
+        with pytest.raises(LoadError):
+            service.start("before", LIMIT_S)
+        hub.faults["list"] = Fault(status=503)
     service.define(ModelSpec(name="m", backend=backend, repo=REPO, executable="/bin/true"))
 
     with pytest.raises(LoadError):  # it ends at once
         service.start("m", LIMIT_S)
 
-    (fetched,) = events(service, ev.RunFetched)
-    (launching,) = events(service, ev.RunLaunching)
+    fetched = events(service, ev.RunFetched)[-1]
+    launching = events(service, ev.RunLaunching)[-1]
     folder = Path(fetched.path)
     assert launching.argv[2 if backend == "vllm" else 3] == str(folder)
-    assert {name for name, _, _ in fetched.files} == set(hub.repos[REPO].files)
-    assert (folder / PARTS[2]).is_file()
+    assert {name for name, _, _ in fetched.files} == set(files)
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "text"}
 
 
 def test_a_part_that_the_repo_has_not_is_named_before_anything_is_fetched(

@@ -116,12 +116,16 @@ def test_what_is_there_is_not_fetched_again(hub: Hub, here: Run) -> None:
     assert (again["fetched_bytes"], again["path"]) == (0, first.out.strip())
 
 
-def test_all_of_a_repo_is_its_folder(hub: Hub, here: Run) -> None:
-    found = here("fetch", REPO)
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_repo_is_fetched_as_its_folder(hub: Hub, here: Run, everything: bool) -> None:
+    files = {"model.safetensors": b"w", "sub/config.json": b"{}", "pytorch_model.bin": b"w"}
+    hub.repos[REPO].files = files
+
+    found = here("fetch", REPO, *(["--all"] if everything else []))
 
     folder = Path(found.out.strip())
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert names == set(hub.repos[REPO].files)
+    assert names == set(files) - (set() if everything else {"pytorch_model.bin"})
 
 
 def test_what_cannot_be_had_is_a_finding_with_the_reason(here: Run) -> None:

@@ -48,7 +48,7 @@ def _spec(options: argparse.Namespace) -> ModelSpec:
     try:
         return ModelSpec(
             name="fetched",
-            backend="llama.cpp",
+            backend=_backend(options),
             repo=options.repo,
             file=options.file,
             revision=options.revision,
@@ -57,6 +57,13 @@ def _spec(options: argparse.Namespace) -> ModelSpec:
     except ConfigurationError as error:
         subject = error.subject.removeprefix("ModelSpec.")
         raise ConfigurationError(f"fetch: {subject}", error.problem) from None
+
+
+def _backend(options: argparse.Namespace) -> str:
+    """Return one that would read these files: which of a repo are fetched depends on it."""
+    if options.file is not None:
+        return "llama.cpp"
+    return "command" if options.all else "vllm"
 
 
 def _print(console: Console, fetched: Fetched, seconds: float) -> None:

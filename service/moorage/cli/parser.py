@@ -105,7 +105,10 @@ def _add_fetch(commands: Any) -> None:
         "file",
         metavar="FILE",
         nargs="?",
-        help="one file, or a GGUF model in parts by any of them (default: all files)",
+        help="one file, or a GGUF model in parts by any of them (default: what vllm reads)",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="all files, also the same weights in other formats"
     )
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: main)")
     parser.add_argument("--mmproj", metavar="FILE", help="the model's projector, too")
