@@ -149,7 +149,8 @@ class ModelService(AsyncFace):
         """Remove a model and its names once its leases have ended; `force` does not wait.
 
         After WaitTimeoutError the model is as before, at its place in the LRU order; a removal
-        whose server is being stopped already, as its last lease has ended, goes on.
+        whose server is being stopped already, as its last lease has ended, goes on, and so does one
+        whose host is killed before the log says `run.reopened`.
         Raises UnknownModelError, StopFailedError, LogUnavailableError.
         """
         ticket: Ticket[None] = Ticket(f"remove({name!r})")

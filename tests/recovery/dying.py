@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from moorage import Lease, LoadError, ModelService, ModelSpec, Parts
+from moorage import Lease, LoadError, ModelService, ModelSpec, Parts, WaitTimeoutError
 from moorage.hub import HubAccess, HubFetcher
 from moorage.log.sqlite import SqliteLog
 from moorage.world.processes import LocalProcesses
@@ -200,9 +200,17 @@ class Life:
 
     def remove(self, name: str, **how: Any) -> None:
         run = self.run(name)
-        with self._promise(f"spec {name}", None):
-            self.service.remove(name, **how)
+        self._asks(f"spec {name}", None)
+        self.service.remove(name, **how)
+        self._has(f"spec {name}", None)
         tell("ended", run)
+
+    def remove_in_vain(self, name: str) -> None:
+        """Remove a leased model, and give up; until that is in the log, it may go on."""
+        with pytest.raises(WaitTimeoutError):
+            self.remove(name, timeout_s=0.1)
+        self.seen.wait("run.reopened")
+        self._has(f"spec {name}", self._known[f"spec {name}"])
 
     def pin(self, name: str, *, pinned: bool = True) -> None:
         with self._promise(f"pinned {name}", pinned):
@@ -272,6 +280,8 @@ class Life:
         found = self.service.model(name)
         assert found.pid is not None
         assert found.run is not None
+        if number == signal.SIGKILL:
+            tell("mortal", found.run)
         os.kill(found.pid, number)
         return found.run
 
@@ -293,6 +303,8 @@ class Told:
     granted: set[tuple[str, int, int]] = field(default_factory=set)
     """Model, run and pid of every lease and start."""
     ended: set[int] = field(default_factory=set)
+    mortal: set[int] = field(default_factory=set)
+    """Runs whose leader was killed by somebody else."""
     archived: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     wrong: set[str] = field(default_factory=set)

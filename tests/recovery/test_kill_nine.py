@@ -31,7 +31,7 @@ NewPlace = Callable[[], Place]
 EVERY = 3
 """Of so many appends, one is followed by kills of the recovery."""
 NOT_TAKEN = {(Stage.STOP_FAILED, "run.exited")}
-"""Its leader would have to outlive SIGKILL: left to fakes."""
+"""An exit that is told after its failed stop comes here by chance only; fakes tell it so."""
 SOME = [
     ("leases_evicts_and_stops", Point("append", 1, "before")),
     ("leases_evicts_and_stops", Point("head", 9)),
@@ -172,7 +172,7 @@ def test_the_lives_take_every_step_of_the_lifecycle(new_place: NewPlace) -> None
         taken |= steps(place, told)
         take_over(place, told, usable=life.usable)
 
-    assert set(TABLE) - taken == NOT_TAKEN
+    assert set(TABLE) - taken <= NOT_TAKEN
 
 
 def kill_twice(place: Place, seed: int) -> None:
