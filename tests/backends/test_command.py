@@ -106,3 +106,9 @@ def test_a_path_that_is_gone_fails_the_launch(tmp_path: Path) -> None:
 
     with pytest.raises(LaunchFailedError, match="No such file"):
         plan(spec)
+
+
+def test_a_projector_is_refused(tmp_path: Path) -> None:
+    said = refused(["server", "{port}"], path=str(tmp_path), mmproj="mmproj.gguf")
+
+    assert said == "ModelSpec.mmproj: command takes none; leave it out"

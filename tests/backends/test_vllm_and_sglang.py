@@ -103,6 +103,12 @@ def test_a_path_where_nothing_is_is_refused(kind: type[Vllm | SGLang], tmp_path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_projector_is_refused(kind: type[Vllm | SGLang], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=rf"ModelSpec\.mmproj: {kind.name} takes none"):
+        kind().check(spec_of(kind, tmp_path, mmproj="mmproj.gguf"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_spec_without_a_model_is_refused(kind: type[Vllm | SGLang]) -> None:
     with pytest.raises(ConfigurationError, match="needs a path or a repo"):
         kind().check(ModelSpec(name="m", backend=kind.name))
