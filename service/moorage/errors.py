@@ -219,9 +219,21 @@ class ModelHeldError(MoorageError):
 
 
 class ModelUnavailableError(MoorageError):
-    """The model crashed lately (`backoff`) or too often (`failed`); `last` is what happened."""
+    """The model crashed lately (`backoff`) or too often (`failed`); `last` is what happened.
 
-    def __init__(self, model: str, status: str, last: str, retry_after_s: float | None) -> None:
+    `stage` and `reason` as in LoadError.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        status: str,
+        last: str,
+        retry_after_s: float | None,
+        *,
+        stage: str = "",
+        reason: str = "",
+    ) -> None:
         then = (
             f"it is tried again in {retry_after_s:.1f} s, or by start()"
             if retry_after_s is not None
@@ -232,6 +244,8 @@ class ModelUnavailableError(MoorageError):
         self.status = status
         self.last = last
         self.retry_after_s = retry_after_s
+        self.stage = stage
+        self.reason = reason
 
 
 class LoadError(MoorageError):
@@ -239,6 +253,7 @@ class LoadError(MoorageError):
 
     `stage` is one of `fetch`, `prepare`, `log`, `launch`, `port`, `load`, `ready`, `exit`; `code`
     and `signal` are those of the server's exit where it is known; `log_tail` its last lines.
+    `reason` says for programs why a fetch failed, such as `gated`; the docs of the hub list all.
     """
 
     def __init__(
@@ -251,6 +266,7 @@ class LoadError(MoorageError):
         code: int | None = None,
         signal: int | None = None,
         log_tail: Sequence[str] = (),
+        reason: str = "",
     ) -> None:
         tail = "".join(f"\n    | {line}" for line in log_tail)
         super().__init__(f"{model!r} (run {run}) failed at {stage}: {problem}{tail}")
@@ -261,6 +277,7 @@ class LoadError(MoorageError):
         self.code = code
         self.signal = signal
         self.log_tail = tuple(log_tail)
+        self.reason = reason
 
 
 class LoadCancelledError(MoorageError):

@@ -19,7 +19,8 @@ class ModelStatus:
 
     `leases` is None in a replayed state; `place` counts from 1 while it is queued; `since` is
     UTC text. While it fetches, `fetched_bytes` of `fetch_bytes` are here, and the rest comes at
-    `fetch_bytes_per_s` in `fetch_eta_s`, where these are known.
+    `fetch_bytes_per_s` in `fetch_eta_s`, where these are known. `error_reason` says for programs
+    why a fetch failed.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ModelStatus:
     attempts: int = 0
     retry_at: str = ""
     error: str = ""
+    error_reason: str = ""
     log_tail: tuple[str, ...] = ()
     log_file: str = ""
     peak_bytes: int | None = None
@@ -140,6 +142,7 @@ def model_status(
         attempts=model.attempts,
         retry_at=model.until if model.status == "backoff" and run is None else "",
         error=last.error if last else "",
+        error_reason=last.reason if last else "",
         log_tail=last.log_tail if last else (),
         log_file=run.log_file if run else "",
         peak_bytes=model.peak_bytes,

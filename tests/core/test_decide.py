@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from moorage.core import events as ev
 from moorage.core.draft import Draft, later, seconds_between
 from moorage.core.fold import FoldError
 from moorage.core.lifecycle import TABLE, LifecycleError, Stage, step
+from moorage.core.snapshot import state_from_data, state_to_data
 from moorage.spec import ModelSpec
 
 Fact = Callable[[Draft], Any]
@@ -275,6 +277,21 @@ def test_a_fetch_is_followed_by_the_queue_and_its_failure_ends_the_run() -> None
     assert fetched is True
     assert core.stage("a") == "reserved"
     assert core.state.runs[second].path == "p"
+
+
+def test_why_a_fetch_failed_is_kept_for_programs_until_the_next_attempt() -> None:
+    core = Core()
+    core.define("a", repo="org/a", crash_budget=3)
+    for _ in range(2):
+        run = core.want("a", start=True)
+        core.decide(lambda d, run=run: decide.fetch_failed(d, run, "accept its terms", "gated"))
+    with pytest.raises(ModelUnavailableError) as caught:
+        core.want("a")
+
+    (last,) = core.told(ev.ModelBackoff)[-1:]
+    assert core.told(ev.RunAbandoned)[0].reason == last.reason == "gated"
+    assert (caught.value.stage, caught.value.reason) == ("fetch", "gated")
+    assert state_from_data(json.loads(json.dumps(state_to_data(core.state)))) == core.state
 
 
 @pytest.mark.parametrize(

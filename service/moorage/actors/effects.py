@@ -363,6 +363,7 @@ def _error_for(
         code=last.code if last else None,
         signal=last.signal if last else None,
         log_tail=last.log_tail if last else (),
+        reason=event.reason if isinstance(event, ev.RunAbandoned) else "",
     )
 
 

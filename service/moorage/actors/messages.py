@@ -224,6 +224,7 @@ class FetchDone:
     run: int
     fetched: Fetched | None
     problem: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

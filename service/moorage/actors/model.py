@@ -169,6 +169,7 @@ class ModelLogic:
 
     def _fetch(self, run: _Run, order: msg.Fetch) -> None:
         done = msg.FetchDone(run.number, None, "the fetch ended without an answer")
+        run.secrets = _parts(order.spec)
         pace = Pace()
 
         def tell(progress: Progress) -> None:
@@ -180,8 +181,11 @@ class ModelLogic:
         try:
             fetched = self._world.fetcher.fetch(order.spec, tell, run.cancelled)
             done = msg.FetchDone(run.number, fetched)
-        except (FetchFailedError, FetchCancelledError) as error:
-            done = msg.FetchDone(run.number, None, str(error) or "cancelled")
+        except FetchFailedError as error:
+            problem = self._masked(run, error.problem)
+            done = msg.FetchDone(run.number, None, problem, error.reason)
+        except FetchCancelledError:
+            done = msg.FetchDone(run.number, None, "cancelled")
         finally:
             self._tell(done)
 

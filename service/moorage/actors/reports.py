@@ -80,7 +80,10 @@ def _fetched(registry: Registry, message: msg.FetchDone) -> None:
     got = message.fetched
     if got is None:
         registry.settle(
-            lambda draft, _: decide.fetch_failed(draft, message.run, message.problem), must=False
+            lambda draft, _: decide.fetch_failed(
+                draft, message.run, message.problem, message.reason
+            ),
+            must=False,
         )
         return
     registry.settle(

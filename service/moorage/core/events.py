@@ -146,7 +146,10 @@ class ModelHeld(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBackoff(Event):
-    """Attempt number `attempts` failed; leases get `error` until `until`."""
+    """Attempt number `attempts` failed; leases get `error` until `until`.
+
+    `reason` is a fetch's, as in RunAbandoned.
+    """
 
     kind: ClassVar[str] = "model.backoff"
     model: str
@@ -158,11 +161,12 @@ class ModelBackoff(Event):
     code: int | None = None
     signal: int | None = None
     log_tail: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFailed(Event):
-    """The crash budget is spent."""
+    """The crash budget is spent. `reason` as in ModelBackoff."""
 
     kind: ClassVar[str] = "model.failed"
     model: str
@@ -173,6 +177,7 @@ class ModelFailed(Event):
     code: int | None = None
     signal: int | None = None
     log_tail: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,13 +244,17 @@ class RunQueued(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAbandoned(Event):
-    """Ended without ever having reserved. `outcome` as in RunReleased, or `refused`."""
+    """Ended without ever having reserved. `outcome` as in RunReleased, or `refused`.
+
+    `reason` says for programs why a fetch failed, see `protocols.FetchReason`.
+    """
 
     kind: ClassVar[str] = "run.abandoned"
     model: str
     run: int
     outcome: str
     error: str = ""
+    reason: str = ""
 
 
 # --- runs: holding port and room ---

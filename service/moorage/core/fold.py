@@ -122,6 +122,7 @@ def _failure(event: ev.ModelBackoff | ev.ModelFailed) -> Failure:
         code=event.code,
         signal=event.signal,
         log_tail=event.log_tail,
+        reason=event.reason,
     )
 
 

@@ -20,12 +20,17 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def state_to_data(state: State) -> dict[str, Any]:
+def _last(failure: Failure) -> dict[str, Any]:
+    # A reason only a failed fetch has; earlier programs wrote none.
+    return {name: value for name, value in _fields(failure).items() if value or name != "reason"}
+
+
     """Return a state as JSON-ready data; `state_from_data` gives an equal one back."""
     data = {name: getattr(state, name) for name in (*_PLAIN, "min_residency_s", "pool")}
     return data | {
         "models": [
             _fields(model)
-            | {"spec": model.spec.to_data(), "last": _fields(model.last) if model.last else None}
+            | {"spec": model.spec.to_data(), "last": _last(model.last) if model.last else None}
             for model in state.models.values()
         ],
         "names": state.names,

@@ -23,6 +23,7 @@ class Failure:
     signal: int | None
     log_tail: tuple[str, ...]
 
+    reason: str = ""
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for `changed`
 class Model:

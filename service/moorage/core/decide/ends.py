@@ -121,10 +121,12 @@ def stopping(draft: Draft, run: Run, reason: str, *, stage: str = "", error: str
     )
 
 
-def abandon(draft: Draft, run: Run, outcome: str, error: str) -> None:
+def abandon(draft: Draft, run: Run, outcome: str, error: str, reason: str = "") -> None:
     """End a run that never reserved."""
-    cause = draft.emit(ev.RunAbandoned(model=run.model, run=run.run, outcome=outcome, error=error))
-    _account(draft, run, outcome, error, cause)
+    event = ev.RunAbandoned(
+        model=run.model, run=run.run, outcome=outcome, error=error, reason=reason
+    )
+    _account(draft, run, event, draft.emit(event))
 
 
 def release_when_over(draft: Draft, number: int) -> None:
@@ -145,21 +147,20 @@ def outcome_of(run: Run) -> str:
 
 def release(draft: Draft, run: Run, *, outcome: str, error: str = "") -> None:
     """End a run that had reserved: its ports and its room are free."""
-    cause = draft.emit(
-        ev.RunReleased(
-            model=run.model,
-            run=run.run,
-            port=run.ports[0],
-            outcome=outcome,
-            error=error,
-            code=run.code,
-            signal=run.signal,
-            seconds=seconds_between(run.reserved_at, draft.at),
-            ready_s=seconds_between(run.ready_at, draft.at),
-            peak_bytes=run.peak_bytes,
-        )
+    event = ev.RunReleased(
+        model=run.model,
+        run=run.run,
+        port=run.ports[0],
+        outcome=outcome,
+        error=error,
+        code=run.code,
+        signal=run.signal,
+        seconds=seconds_between(run.reserved_at, draft.at),
+        ready_s=seconds_between(run.ready_at, draft.at),
+        peak_bytes=run.peak_bytes,
     )
-    _account(draft, run, outcome, error, cause)
+    cause = draft.emit(event)
+    _account(draft, run, event, cause)
     if run.reason == "operator":
         stay_down(draft, run.model)
     model = draft.state.models[run.model]
@@ -167,10 +168,10 @@ def release(draft: Draft, run: Run, *, outcome: str, error: str = "") -> None:
         draft.emit(ev.ModelRemoved(model=run.model, reason="operator"), cause)
 
 
-def _account(draft: Draft, run: Run, outcome: str, error: str, cause: int) -> None:
-    if not outcome.startswith("failed: "):
+def _account(draft: Draft, run: Run, end: ev.RunAbandoned | ev.RunReleased, cause: int) -> None:
+    if not end.outcome.startswith("failed: "):
         return
-    stage = outcome.removeprefix("failed: ")
+    stage = end.outcome.removeprefix("failed: ")
     if stage in UNCOUNTED:
         return
     model = draft.state.models[run.model]
@@ -181,10 +182,11 @@ def _account(draft: Draft, run: Run, outcome: str, error: str, cause: int) -> No
         "run": run.run,
         "attempts": attempts,
         "stage": stage,
-        "error": error,
+        "error": end.error,
         "code": run.code,
         "signal": run.signal,
         "log_tail": run.log_tail,
+        "reason": end.reason if isinstance(end, ev.RunAbandoned) else "",
     }
     if attempts >= model.spec.crash_budget:
         draft.emit(_as_event(ev.ModelFailed, facts), cause)

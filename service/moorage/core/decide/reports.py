@@ -62,12 +62,12 @@ def fetched(
     return True
 
 
-def fetch_failed(draft: Draft, number: int, problem: str) -> bool:
+def fetch_failed(draft: Draft, number: int, problem: str, reason: str = "") -> bool:
     """A run's files could not be had."""
     run = draft.run(number)
     if run is None or run.stage is not Stage.FETCHING:
         return False
-    abandon(draft, run, "failed: fetch", problem)
+    abandon(draft, run, "failed: fetch", problem, reason)
     return True
 
 

@@ -60,11 +60,17 @@ def _admit(draft: Draft, model: Model, *, start: bool) -> None:
 
 def refuse_unavailable(model: Model, at: str) -> None:
     """Raise ModelUnavailableError while a model is in backoff or failed."""
-    last = model.last.error if model.last else ""
-    if model.status == "failed":
-        raise ModelUnavailableError(model.name, "failed", last, None)
-    if model.status == "backoff" and at < model.until:
-        raise ModelUnavailableError(model.name, "backoff", last, wait_s(model, at))
+    retry_after_s = wait_s(model, at) if model.status == "backoff" else None
+    if model.status == "failed" or retry_after_s:
+        last = model.last
+        raise ModelUnavailableError(
+            model.name,
+            model.status,
+            last.error if last else "",
+            retry_after_s,
+            stage=last.stage if last else "",
+            reason=last.reason if last else "",
+        )
 
 
 def wait_s(model: Model, at: str) -> float:
