@@ -19,12 +19,12 @@ def _fields(value: Any) -> dict[str, Any]:
     return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
 
 
-def state_to_data(state: State) -> dict[str, Any]:
 def _last(failure: Failure) -> dict[str, Any]:
     # A reason only a failed fetch has; earlier programs wrote none.
     return {name: value for name, value in _fields(failure).items() if value or name != "reason"}
 
 
+def state_to_data(state: State) -> dict[str, Any]:
     """Return a state as JSON-ready data; `state_from_data` gives an equal one back."""
     data = {name: getattr(state, name) for name in (*_PLAIN, "min_residency_s", "pool")}
     return data | {
