@@ -19,6 +19,7 @@ from actors.conftest import Open
 from moorage import (
     CloseIncompleteError,
     Lease,
+    LoadCancelledError,
     LoadError,
     LogUnavailableError,
     ModelService,
@@ -396,6 +397,26 @@ def starve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], pytest.MonkeyPa
         return monkeypatch
 
     return starve_
+
+
+def test_a_new_definition_does_not_begin_again_what_was_stopped_while_it_loaded(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a")
+    loads, stops = b.ports.hold("a"), b.processes.hold_stop("a")
+    waiter = b.lease("a")
+    loads.wait_reached()
+    stop = b.call(lambda: b.service.stop("a", hold=True))
+    stops.wait_reached()
+    b.define("a", args=("--new",))
+    stops.release()
+    b.result(stop)
+    error = b.error(waiter)
+
+    assert isinstance(error, LoadCancelledError)
+    assert len(b.events(ev.RunQueued)) == 1
+    assert b.state("a") == "held"
 
 
 Starve = Callable[[Bench], pytest.MonkeyPatch]

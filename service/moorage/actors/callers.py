@@ -217,7 +217,8 @@ def _define(registry: Registry, message: msg.Define) -> None:
 def _reload(registry: Registry, draft: Draft, run: Run, leases: int) -> None:
     decide.stop(draft, run.run, "reload", force=False, leases=leases)
     model = draft.state.models[run.model]
-    if registry.desk.waiting(run.run) and model.next_run is None:
+    ends = run.stage in (Stage.STOPPING, Stage.STOP_FAILED)  # and tells its waiters of that
+    if registry.desk.waiting(run.run) and model.next_run is None and not ends:
         decide.begin(draft, run.model, run.requested_by)
 
 
