@@ -340,7 +340,8 @@ class Simulation:
             return False
         registry = service._runtime.registry
         return not registry.ledger.backlog and all(
-            run.stage is Stage.READY and not registry.hall.unproven(run.run)
+            run.stage is Stage.QUEUED
+            or (run.stage is Stage.READY and not registry.hall.unproven(run.run))
             for run in registry.state.runs.values()
         )
 

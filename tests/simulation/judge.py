@@ -69,7 +69,7 @@ class Judge:
 
     def _row(self, row: SeenRow, *, delayed: bool) -> Iterator[str]:
         self.callers.past.before(row)
-        yield from self.eviction.before(row)
+        yield from self.eviction.before(row, delayed=delayed)
         self.book.fold(row)
         yield from self.book.wrong
         self.book.wrong.clear()

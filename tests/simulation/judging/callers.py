@@ -42,6 +42,9 @@ class Callers:
         self._held: dict[int, set[int]] = {}
         """Callers to the runs they held leases of one step ago."""
         self._broken: list[_Failure] = []
+        self._owner = 0
+        self._closing = -1
+        """The owner who was asked to close."""
         self._published: Mapping[str, Any] | None = None
         self._ended = 0
         """The last step in which there was a service that could grant."""
@@ -61,13 +64,14 @@ class Callers:
             self.truths.stages = {run["run"]: str(run["stage"]) for run in runs}
 
     def _see_service(self, sight: Sight) -> None:
+        self._owner = sight.owner
         if sight.unwritten or not sight.log_works:
             self.truths.behind = sight.step
         if sight.open and not sight.dead:
             self._ended = sight.step
         for so, what in (
             (not sight.log_works, "unwritable"),
-            (not sight.open, "closed"),
+            (not sight.open or sight.owner == self._closing, "closed"),
             (sight.dead, "dead"),
         ):
             if so:
@@ -81,6 +85,8 @@ class Callers:
             self._heard.setdefault(key, self.book.step)
         if call.verb == "close":
             self.past.note("closed")
+            if call.heard:  # it goes on, also when its caller is interrupted
+                self._closing = self._owner
         elif call.verb == "remove":
             for model in self.past.meanings(call.names[0], self.book.step):
                 self.past.note("removing", model)

@@ -54,10 +54,10 @@ class Eviction:
             self._each = each
             self.holders = Counter(lease.run for lease in sight.leases if not lease.lost)
 
-    def before(self, row: SeenRow) -> Iterator[str]:
-        """Judge a row that is about to be folded."""
+    def before(self, row: SeenRow, *, delayed: bool = False) -> Iterator[str]:
+        """Judge a row that is about to be folded; one that is `delayed` says what was so before."""
         run = self.book.runs.get(row.run or 0)
-        if row.kind == "usage.noted":
+        if row.kind == "usage.noted" and not delayed:
             yield from self._order(row)
         elif run is None:
             return
