@@ -38,6 +38,21 @@ def test_the_least_recently_used_idle_run_goes_and_the_reason_says_all() -> None
     assert core.told(ev.UsageNoted)[0].leases == ((a, 1),)
 
 
+def test_what_becomes_ready_in_a_decision_is_the_last_in_the_order_of_use() -> None:
+    core = _core("a", "b")
+    a, b = core.load("a"), core.want("b")
+    core.launch(b)
+    draft = core.draft()
+    draft.emit(ev.LimitsSet(max_loaded=1, memory_limit=None, min_residency_s=0))
+    decide.ready(draft, b, 0)
+    room.schedule(draft, core.observed())
+    core.keep(draft)
+    [event] = core.told(ev.RunEvicting)
+
+    assert (event.run, event.order) == (a, (a, b))
+    assert core.state.lru == (b,)
+
+
 def test_older_runs_that_are_leased_are_named_where_a_younger_one_is_evicted() -> None:
     core = _core("a", "b", "c", "d", max_loaded=3)
     a, b = core.load("a"), core.load("b")

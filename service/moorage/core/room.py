@@ -96,8 +96,8 @@ def lru_order(state: State, observed: Observed) -> tuple[int, ...]:
     at = {run: place for place, run in enumerate(state.lru)}
 
     def key(run: int) -> tuple[float, int]:
-        seen = observed.usage.get(run)
-        return (seen.used_at if seen else float("-inf"), at[run])
+        seen = observed.usage.get(run)  # None: it becomes ready in this very decision
+        return (seen.used_at if seen else float("inf"), at[run])
 
     return tuple(sorted(state.lru, key=key))
 
