@@ -608,6 +608,52 @@ def test_a_worker_that_is_never_heard_of_costs_time_and_not_truth(bench: Open) -
     b.until_state("a", "backoff")
 
 
+@pytest.mark.parametrize(
+    ("stage", "deadline_s"),
+    [("fetching", 7 * 86_400), ("reserved", 60), ("launching", 60)],
+)
+def test_no_stage_of_a_load_lasts_for_ever(bench: Open, stage: str, deadline_s: float) -> None:
+    b = bench()
+    b.define("a", repo="org/a" if stage == "fetching" else None)
+    holds = {
+        "fetching": lambda: b.fetcher.hold("a"),
+        "reserved": lambda: b.backends.hold("a"),
+        "launching": lambda: b.processes.hold_launch("a"),
+    }
+    hold = holds[stage]()
+    waiting = b.lease("a", timeout_s=30 * 86_400)
+    hold.wait_reached()
+    b.until_state("a", stage)
+    b.advance(deadline_s - 1)
+    early = waiting.done()
+    b.advance(2)
+    b.until(lambda: b.state("a") != stage)
+    hold.release()
+    error = b.error(waiting)
+
+    assert not early
+    assert f"nothing was heard within the {stage} deadline" in str(error)
+    b.until(lambda: b.service.status().ports_held == {})
+
+
+def test_a_stop_that_is_never_heard_of_is_shown_and_tried_again(bench: Open) -> None:
+    b = bench()
+    b.define("a", stop_timeout_s=5)
+    b.service.start("a")
+    hold = b.processes.hold_stop("a")  # until it is in a hurry
+    stop = b.call(lambda: b.service.stop("a", timeout_s=3600))
+    hold.wait_reached()
+    b.advance(21)
+    error = b.error(stop)
+    shown = b.state("a"), b.service.status().ports_held
+    b.advance_until(lambda: b.state("a") == "stopped", 1.0)
+
+    assert isinstance(error, StopFailedError)
+    assert "nothing was heard within the stopping deadline" in str(error)
+    assert shown == ("stop_failed", {18000: "a"})
+    assert b.service.status().ports_held == {}
+
+
 # --- definitions ---
 
 

@@ -93,6 +93,33 @@ def test_a_full_queue_is_refused_at_the_door_with_a_hint_and_takes_no_place(benc
     assert b.service.status().waiting == 0
 
 
+def test_callers_that_come_at_once_never_make_the_queue_longer_than_its_limit(
+    bench: Open,
+) -> None:
+    limit, callers = 5, 40
+    b = bench(max_waiting=limit)
+    b.define("a")
+    hold = b.ports.hold("a")
+    begun = threading.Barrier(callers)
+
+    def come() -> bool:
+        begun.wait()
+        try:
+            lease = b.service.lease("a")
+        except QueueFullError:
+            return False
+        lease.release()
+        return True
+
+    came = [b.call(come) for _ in range(callers)]
+    b.until(lambda: sum(future.done() for future in came) >= callers - limit)
+    waiting = b.service.status().waiting
+    hold.release()
+
+    assert waiting <= limit
+    assert sum(b.result(future) for future in came) == waiting
+
+
 def test_places_in_a_full_queue_come_back_however_a_wait_ends(bench: Open) -> None:
     b = bench(max_waiting=1, max_loaded=1)
     b.define("a", "b")
@@ -221,6 +248,43 @@ def test_a_loading_model_counts_for_room_and_is_never_a_victim(bench: Open) -> N
     assert lease.model == "b"
     assert b.events(ev.RunReady)[0].run == 1
     lease.release()
+
+
+def test_room_and_memory_are_taken_until_nothing_of_the_former_server_is_left(
+    bench: Open,
+) -> None:
+    b = bench(memory_limit=100)
+    b.define("a", "b", memory=60)
+    b.service.start("a")
+    b.processes.server("a").script = Script(children=3)
+    hold = b.processes.hold_stop("a")
+    waiting = b.lease("b")
+    hold.wait_reached()
+    b.processes.server("a").exit(0)  # the leader has gone, the stop goes on
+    b.until(lambda: bool(b.service.status().ports_held))
+    b.settle()
+    queued, reserved = b.state("b"), b.events(ev.RunReserved, model="b")
+    hold.release()
+    b.result(waiting).release()
+    kinds = [e.event.kind for e in b.entries() if getattr(e.event, "model", "") in ("a", "b")]
+
+    assert (queued, reserved) == ("queued", [])
+    assert kinds.index("run.swept") < kinds.index("run.released") < kinds.index("run.reserved", 5)
+
+
+def test_a_request_of_any_length_is_no_sign_of_a_hang(bench: Open) -> None:
+    b = bench()
+    b.define("a", ttl_s=5, load_timeout_s=5, stop_timeout_s=5)
+    with b.service.lease("a") as lease:
+        before = len(b.log.rows)
+        for _ in range(10):
+            b.advance(86_400)
+            b.settle()
+        kept = (lease.lost, b.state("a"))
+        told = {row.kind for row in b.log.rows[before:]}
+
+    assert kept == (False, "ready")
+    assert told <= {"usage.noted"}
 
 
 def test_a_run_that_becomes_ready_is_leased_in_that_step_though_another_wants_its_room(
@@ -373,9 +437,10 @@ def test_room_freed_for_a_request_that_left_goes_to_the_next_waiter(bench: Open)
     b.define("a", "b", "c")
     b.service.start("a")
     hold = b.processes.hold_stop("a")
-    leaves = b.call(lambda: b.service.lease("b", timeout_s=0.3))
+    leaves = b.lease("b", timeout_s=5)
     hold.wait_reached()
-    next_ = b.lease("c")
+    next_ = b.lease("c", timeout_s=3600)
+    b.advance(6)
     b.error(leaves)
     b.settle()
     hold.release()

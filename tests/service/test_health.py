@@ -6,13 +6,14 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from moorage import ModelService, ModelSpec
 from moorage.actors import model
 from moorage.testing import FakePorts, FakeProcesses, fake_parts
-from support.services import Seen, server, settle
+from support.services import LIMIT_S, Seen, server, settle
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,29 @@ def test_a_run_that_stops_answering_ends_with_its_reason_and_starts_anew_on_the_
     assert draining.event.error
     assert released.event.outcome == "failed: health"
     assert backoff.event.attempts == 1
+
+
+def test_a_server_that_calls_itself_healthy_and_cannot_work_is_found_by_a_deeper_question(
+    opened: Callable[..., ModelService], tmp_path: Path
+) -> None:
+    sick = tmp_path / "sick"
+    deep = {"health_path": "/v1/chat/completions", "health_interval_s": 0.02}
+    service = opened(server("m", "--sick-file", str(sick), stop_timeout_s=5, **deep))
+    seen = Seen(service)
+    with service.lease("m") as first:
+        sick.touch()
+        seen.wait("run.draining", reason="unhealthy")
+        with urlopen(f"{first.url}/health", timeout=LIMIT_S) as answer:
+            shallow = answer.status
+    released = seen.wait("run.released", run=first.run)
+    sick.unlink()
+    with service.lease("m") as second:
+        again = second.run
+
+    assert shallow == 200
+    assert released.event.outcome == "failed: health"
+    assert "500" in released.event.error
+    assert again != first.run
 
 
 def test_a_leased_run_that_stops_answering_is_not_taken_away_but_drains(

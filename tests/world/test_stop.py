@@ -4,6 +4,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -318,6 +320,38 @@ def test_stopping_what_is_gone_is_clean(world: World) -> None:
     assert first.clean
     assert second.clean
     assert second.swept == ()
+
+
+NEGLIGENT = """
+    import os, subprocess, sys
+    server = subprocess.Popen(["/bin/sleep", "60"], env={"MOORAGE_RUN": "x:1:y"},
+                              start_new_session=True)
+    print(server.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_stop_spends_no_time_on_a_zombie(world: World) -> None:
+    system = local_system()
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", textwrap.dedent(NEGLIGENT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        stat = system.stat(pid)
+        assert stat is not None
+        identity = Identity(pid, pid, pid, stat.start_ticks, system.boot_id())
+        run = RunProcess(run=1, token="x:1:y", identity=identity, ports=())
+        report = world.stop(run, replace(TERM, wait_s=60.0), kill_wait_s=60.0)
+        left = system.stat(pid)
+
+    assert left is not None
+    assert left.state == "Z"
+    assert report.clean
+    assert report.seconds < 10
 
 
 def test_a_child_that_nobody_watches_is_reaped_by_its_stop(world: World) -> None:

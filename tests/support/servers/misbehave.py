@@ -28,6 +28,7 @@ class Options:
     loading = 0.0  # seconds /health says 503
     ready_file = ""  # /health says 503 until this file exists
     health_status = 200
+    sick_file = ""  # while this file exists, completions fail and /health says that all is well
     mute = False  # accept connections and never answer
     drip = False  # answer one byte every 10 ms, without an end
     ignore_term = False
@@ -180,7 +181,8 @@ class Server:
         if path == "/health":
             status, body = self._health()
         elif path == "/v1/chat/completions":
-            status = 200
+            sick = self.options.sick_file and os.path.exists(self.options.sick_file)  # noqa: PTH110
+            status = 500 if sick else 200
             body = (
                 f'{{"object":"chat.completion","model":"{self.options.name}","choices":[{{"index":0,'
                 f'"message":{{"role":"assistant","content":"{self.options.name}"}}}}]}}'
