@@ -130,6 +130,19 @@ def test_what_was_told_is_in_the_rows(verb: str, rows: tuple[str, ...], said: st
     assert said in bad.ask(verb, "a").wrong()
 
 
+def test_a_removal_that_was_told_while_the_disk_was_full_is_one_afterwards() -> None:
+    def told() -> Tale:
+        tale = Tale("a").load("a", 1).row("run.draining", run=1, reason="remove")
+        tale.row("run.stopping", run=1, reason="remove").look().servers.clear()
+        return tale.ask("remove", "a").look(unwritten=3, log_works=False)
+
+    kept = told().end(1).row("model.removed", "a").look()
+    lost = told().end(1).wrong()
+
+    assert kept.book.models == {}
+    assert "'a' is defined, though its removal was told" in lost
+
+
 def test_unpin_is_told_when_it_is_so() -> None:
     Tale("a").ask("unpin", "a").look()
     pinned = Tale("a").row("model.pinned", "a").look()

@@ -118,6 +118,7 @@ class Callers:
                     each.pop(key, None)
         if sight.leases:
             yield from self._leases(sight)
+        yield from self.truths.broken(sight)
         yield from self._late(sight)
         self._held = {}
         for lease in sight.leases:

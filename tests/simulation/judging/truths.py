@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from simulation.judging.book import LENT, Book
@@ -18,6 +18,8 @@ class Truths:
         self.past = past
         self.stages: Mapping[int, str] = {}
         """Runs to their stages, as published."""
+        self.promised: set[str] = set()
+        """Models whose removal was told though the log could not be written."""
         self.behind = -1
         """The last step in which the rows were behind what the service knew."""
         self._by_verb: dict[str, Callable[[SeenAnswer, int, Sight], str]] = {
@@ -60,10 +62,22 @@ class Truths:
     def _since(self, model: str, since: int, *kinds: str) -> bool:
         return any(self.past.was(kind, model, since) for kind in kinds)
 
-    def _remove(self, answer: SeenAnswer, since: int, _sight: Sight) -> str:
+    def _remove(self, answer: SeenAnswer, since: int, sight: Sight) -> str:
         models = self._models(answer, since)
-        removed = any(self.past.was("model.removed", model, since) for model in models)
-        return "" if removed else f"no row says that {answer.names[0]!r} was removed"
+        if any(self.past.was("model.removed", model, since) for model in models):
+            return ""
+        going = {run.model for run in self.book.runs.values() if run.reason == "remove"}
+        if sight.unwritten and going.intersection(models):
+            self.promised |= going.intersection(models)  # meant durably, told, not yet written
+            return ""
+        return f"no row says that {answer.names[0]!r} was removed"
+
+    def broken(self, sight: Sight) -> Iterator[str]:
+        """Yield what was promised, and is not so when a service has all in the log."""
+        if self.promised and sight.open and not sight.unwritten:
+            for name in sorted(self.promised & self.book.models.keys()):
+                yield f"{name!r} is defined, though its removal was told"
+            self.promised.clear()
 
     def _define(self, answer: SeenAnswer, since: int, _sight: Sight) -> str:
         for name in answer.names:
