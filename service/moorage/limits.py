@@ -8,10 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from moorage.core.state import Ranges, compress
+from moorage.core.state import MAX_PORT, Ranges, compress
 from moorage.errors import ConfigurationError
-
-MAX_PORT = 65_535
 
 
 def port_ranges(ports: Iterable[int]) -> Ranges:

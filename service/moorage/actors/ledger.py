@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from moorage.core.continuing import continued
 from moorage.core.draft import Draft
 from moorage.core.events import Entry
-from moorage.core.fold import FOLD_VERSION, apply
-from moorage.core.invariants import InvariantError
-from moorage.core.snapshot import state_from_data, state_to_data
+from moorage.core.fold import FOLD_VERSION
+from moorage.core.invariants import InvariantError, check, fold
+from moorage.core.snapshot import cached_state, state_to_data
 from moorage.core.state import State
 from moorage.errors import LogUnavailableError
 from moorage.protocols import Clock, EventLog, Snapshot
@@ -47,7 +47,8 @@ class Ledger:
         state = self._snapshot() or State()
         self._snapshot_at = state.seq
         for entry in self._log.read(after=state.seq):
-            apply(state, entry)
+            fold(state, entry, self._log.path)
+        check(state, self._log.path)
         return state
 
     def _snapshot(self) -> State | None:
@@ -55,12 +56,10 @@ class Ledger:
         snapshot = self._log.snapshot(FOLD_VERSION)
         if snapshot is None:
             return None
-        try:
-            state = state_from_data(snapshot.state)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            _log.warning("the snapshot at row %d is passed over: %r", snapshot.seq, error)
-            return None
-        return state if state.seq == snapshot.seq else None
+        state = cached_state(snapshot.seq, snapshot.state)
+        if state is None:
+            _log.warning("the snapshot at row %d does not fit: it is passed over", snapshot.seq)
+        return state
 
     @property
     def backlog(self) -> int:
@@ -109,13 +108,17 @@ class Ledger:
         self._on_entries(entries)
         return True
 
+    def write(self) -> None:
+        """Write what waits; raises LogUnavailableError while the log refuses."""
+        if not self.flush() and self.unwritable is not None:
+            raise self.unwritable
+
     def archive(self, program: str) -> str:
         """Begin a new segment of the log; return the path of the one before.
 
         Raises StateError or LogUnavailableError; then nothing has changed.
         """
-        if not self.flush() and self.unwritable is not None:
-            raise self.unwritable
+        self.write()
         draft = self.draft()
         segment, base_hash = self._log.segment + 1, self._log.head_hash
         event = continued(self.state, program=program, segment=segment, base_hash=base_hash)

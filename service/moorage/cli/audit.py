@@ -42,7 +42,7 @@ class Report:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print every finding; with `--fix` fix them and print what is left."""
     try:
-        with LogReader(source.place(options.state)) as reader:
+        with source.reading(options.state) as reader:
             database = Path(reader.path)
             if options.fix:
                 _refuse_to_fix(database, look_for_owner(database))

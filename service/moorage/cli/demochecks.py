@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-from moorage.cli.source import fold
 from moorage.core import events as ev
 from moorage.core.events import Entry
-from moorage.core.invariants import over_limits, violations
+from moorage.core.invariants import fold, over_limits, violations
 from moorage.core.state import State
 from moorage.log.reader import LogReader
 from moorage.world.processes import LocalProcesses

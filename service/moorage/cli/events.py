@@ -17,7 +17,7 @@ from moorage.core import codec
 from moorage.core.events import KINDS, Entry, Event
 from moorage.core.state import describe_pool
 from moorage.errors import ConfigurationError
-from moorage.log.reader import Filter, LogReader
+from moorage.log.reader import Filter
 from moorage.protocols import Flag
 
 # Long, or of use to programs only; `--json` has them all.
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, console: Console, stop: Flag) -> int:
     """Print the events asked for; with `-f` go on until `stop` is set or `--limit` is reached."""
     if options.kind is not None:
         _check_kind(options.kind)
-    with LogReader(source.place(options.state)) as reader:
+    with source.reading(options.state) as reader:
         model = source.model_called(reader, options.model) if options.model is not None else None
         only = Filter(kind=options.kind, model=model, run=options.run)
         if options.follow:

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, console: Console, stop: Flag) -> int:
 
     Following a run by its number ends with that run; following a model goes on with its next run.
     """
-    with LogReader(source.place(options.state)) as reader:
+    with source.reading(options.state) as reader:
         model = source.model_called(reader, options.model)
         head = reader.head
         launch = _latest(_launches(reader, model, run=options.run))

@@ -26,7 +26,7 @@ _PORTS_LISTED = 12
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the state of every model, then ports, room, order and queue."""
-    with LogReader(source.place(options.state)) as reader:
+    with source.reading(options.state) as reader:
         state = source.state_at(reader)
         database = Path(reader.path)
         owner, large = look_for_owner(database), segments.grown(database)

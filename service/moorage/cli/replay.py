@@ -10,13 +10,12 @@ from moorage.cli.console import Console, harmless
 from moorage.core.draft import seconds_between
 from moorage.core.events import Entry
 from moorage.core.state import State
-from moorage.log.reader import LogReader
 from moorage.status import service_status
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the state at one point, and how far that is from the log's end."""
-    with LogReader(source.place(options.state)) as reader:
+    with source.reading(options.state) as reader:
         seq = reader.head if options.at is None else past.point(reader, options.at)
         state = source.state_at(reader, seq)
         following, head = reader.entry(seq + 1), reader.head

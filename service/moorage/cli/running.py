@@ -18,6 +18,8 @@ FINDING: Final = 1
 COULD_NOT_RUN: Final = 2
 INTERRUPTED: Final = 130
 _SIGNALLED: Final = 128
+_MOST_CHARS: Final = 2_000
+"""Of a refusal: what cannot be meant may be quoted in it, and be of any length."""
 
 
 def main(arguments: Sequence[str] | None = None, *, stop: Flag | None = None) -> int:
@@ -55,6 +57,7 @@ def _run(arguments: Sequence[str], stop: Flag) -> int:
 
 def _could_not_run(console: Console, error: Exception) -> int:
     text = " ".join(str(error).split())
+    text = text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
     console.problem(text if isinstance(error, parser.UsageError) else f"moorage: {text}")
     try:
         console.flush()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
-from moorage.core.events import Entry
-from moorage.core.fold import FOLD_VERSION, apply
-from moorage.core.invariants import CONTRADICTIONS
-from moorage.core.snapshot import state_from_data
+from moorage.core.fold import FOLD_VERSION
+from moorage.core.invariants import CONTRADICTIONS, check, fold
+from moorage.core.snapshot import cached_state
 from moorage.core.state import State
-from moorage.errors import ConfigurationError, CorruptLogError, UnknownModelError
+from moorage.errors import ConfigurationError, CorruptLogError, MoorageError, UnknownModelError
 from moorage.log.reader import Filter, LogReader
+from moorage.log.verify import flaws
 
 VARIABLE = "MOORAGE_STATE"
 
@@ -29,6 +31,26 @@ def place(given: str | None) -> Path:
     return Path(named)
 
 
+@contextmanager
+def reading(given: str | None) -> Generator[LogReader]:
+    """Read the log a command was told to look at.
+
+    Entries are not looked at one by one, see `shape`: when something goes wrong with what they
+    say, it is their fault if there is a flaw in them, and a fault of ours otherwise. Raises
+    CorruptLogError in the first case.
+    """
+    with LogReader(place(given)) as reader:
+        try:
+            yield reader
+        except MoorageError:
+            raise
+        except CONTRADICTIONS as error:
+            found = next(flaws(reader, refold=True), None)
+            if found is None:
+                raise
+            raise CorruptLogError(reader.path, found.seq, found.problem) from error
+
+
 def state_at(reader: LogReader, seq: int | None = None) -> State:
     """Return the state after an entry, by default the last; begins at the nearest snapshot.
 
@@ -37,25 +59,14 @@ def state_at(reader: LogReader, seq: int | None = None) -> State:
     state = _nearest(reader, seq)
     for entry in reader.read(state.seq, until=seq):
         fold(state, entry, reader.path)
+    check(state, reader.path)
     return state
 
 
 def _nearest(reader: LogReader, seq: int | None) -> State:
     cached = reader.snapshot(FOLD_VERSION, until=seq)
-    if cached is not None:
-        try:
-            return state_from_data(cached.state)
-        except (LookupError, TypeError, ValueError, ConfigurationError):
-            pass  # a cache of no use: the entries themselves are there
-    return State()
-
-
-def fold(state: State, entry: Entry, path: str) -> None:
-    """Fold one entry. Raises CorruptLogError when it contradicts what came before."""
-    try:
-        apply(state, entry)
-    except CONTRADICTIONS as error:
-        raise CorruptLogError(path, entry.seq, str(error) or type(error).__name__) from error
+    state = cached_state(cached.seq, cached.state) if cached is not None else None
+    return state or State()  # where the cache is of no use, the entries themselves are there
 
 
 def model_called(reader: LogReader, name: str) -> str:

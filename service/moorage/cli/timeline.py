@@ -10,9 +10,9 @@ from moorage.cli import past, source, timelinepage, values
 from moorage.cli.console import Console
 from moorage.core import timeline
 from moorage.core.events import Entry
+from moorage.core.invariants import fold
 from moorage.core.state import State
 from moorage.errors import ConfigurationError, StateError
-from moorage.log.reader import LogReader
 
 _PROGRESS_EVENTS = 20_000
 
@@ -23,17 +23,18 @@ def run(options: argparse.Namespace, console: Console) -> int:
     end = past.log_time(options.end, "--to") if options.end else ""
     if begin and end and begin > end:
         raise ConfigurationError("--from", f"{options.begin!r} is after --to {options.end!r}")
-    with LogReader(source.place(options.state)) as reader:
+    with source.reading(options.state) as reader:
 
-        def fold(state: State, entry: Entry) -> None:
+        def folding(state: State, entry: Entry) -> None:
             if entry.seq % _PROGRESS_EVENTS == 0:
                 console.progress(f"{entry.seq} events read")
-            source.fold(state, entry, reader.path)
+            fold(state, entry, reader.path)
 
-        picture = timeline.build(reader.read(), fold, begin=begin, end=end)
+        picture = timeline.build(reader.read(), folding, begin=begin, end=end)
+        page = timelinepage.page(picture)
     console.progress("")
     target = Path(options.output)
-    written = _write(target, timelinepage.page(picture))
+    written = _write(target, page)
     _tell(console, target, picture, written)
     return 0
 

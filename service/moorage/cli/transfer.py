@@ -17,7 +17,7 @@ from moorage.log.transfer import exported, imported
 
 def run_export(options: argparse.Namespace, console: Console) -> int:
     """Print a log as JSON Lines, with or without `--json`."""
-    with LogReader(source.place(options.state)) as reader:
+    with source.reading(options.state) as reader:
         for found in exported(reader):
             console.raw(json.dumps(found, allow_nan=False, separators=(",", ":")))
     return 0

@@ -22,7 +22,7 @@ _MOST_DIGITS = 100
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Tell the story of one event, by its seq, or of a model, by its name."""
-    with LogReader(source.place(options.state)) as reader:
+    with source.reading(options.state) as reader:
         look = LogLook(reader)
         if options.what.isdecimal() and len(options.what) < _MOST_DIGITS:
             subject = _entry(reader, int(options.what))

@@ -13,36 +13,19 @@ COLUMNS = ("model", "run", "port", "pid")
 _FIELDS = {kind: tuple(f.name for f in dataclasses.fields(cls)) for kind, cls in KINDS.items()}
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (float, int),
-    "bool": (bool,),
-    "tuple": (tuple,),
-    "dict": (dict,),
-    "None": (type(None),),
-}
-
-
 class _Shape(NamedTuple):
     """What is to be known of a kind: its columns, and what JSON gives back as a list."""
 
     cls: type[Event]
     columns: tuple[str, ...]
     sequences: tuple[str, ...]
-    types: dict[str, tuple[type, ...]]
 
 
 def _shape(cls: type[Event]) -> _Shape:
     written = {field.name: str(field.type) for field in dataclasses.fields(cls)}
     columns = tuple(name for name in COLUMNS if name in written)
     sequences = tuple(name for name in written if "tuple" in written[name])
-    return _Shape(cls, columns, sequences, {name: _types(written[name]) for name in written})
-
-
-def _types(annotation: str) -> tuple[type, ...]:
-    names = (part.partition("[")[0] for part in annotation.split(" | "))
-    return tuple(each for name in names for each in _TYPES[name])
+    return _Shape(cls, columns, sequences)
 
 
 _SHAPES = {kind: _shape(cls) for kind, cls in KINDS.items()}
@@ -84,17 +67,6 @@ def decode(kind: str, version: int, columns: Mapping[str, Any], data: dict[str, 
         return shape.cls(**data)
     except TypeError as error:
         raise ValueError(f"event {kind!r} has data that does not fit: {error}") from error
-
-
-def misfit(event: Event) -> str:
-    """Return the first field whose value is of another type than its events have, '' for none.
-
-    `decode` does not look: no writer of ours makes one, and a replay has a million events to read.
-    """
-    for name, types in _SHAPES[event.kind].types.items():
-        if not isinstance(getattr(event, name), types):
-            return name
-    return ""
 
 
 def frozen(value: Any) -> Any:

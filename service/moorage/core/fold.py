@@ -8,7 +8,7 @@ from typing import Any
 from moorage.core import events as ev
 from moorage.core.lifecycle import Stage, step
 from moorage.core.snapshot import base_state
-from moorage.core.state import Failure, Model, Run, State, changed, expand
+from moorage.core.state import Failure, Model, Run, State, changed, checked, expand
 from moorage.spec import spec_from_data
 
 FOLD_VERSION = 1
@@ -49,7 +49,7 @@ def _log_created(state: State, entry: ev.Entry, event: ev.LogCreated) -> None:
 def _opened(state: State, entry: ev.Entry, event: ev.ServiceOpened) -> None:
     state.open = True
     state.owner = f"pid {event.pid} on {event.host} since {entry.at}"
-    state.pool = event.ports
+    state.pool = checked(event.ports)
     state.max_loaded = event.max_loaded
     state.memory_limit = event.memory_limit
     state.min_residency_s = event.min_residency_s

@@ -4,25 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from moorage.core.fold import FoldError
+from moorage.core.events import Entry
+from moorage.core.fold import FoldError, apply
 from moorage.core.lifecycle import HOLDING, LifecycleError, Stage
+from moorage.core.shape import misfit
 from moorage.core.space import room_left
 from moorage.core.state import State, expand
+from moorage.errors import CorruptLogError
 
 
 class InvariantError(Exception):
     """A state contradicts itself. Never caught to go on: the registry stops."""
 
 
-CONTRADICTIONS = (FoldError, LifecycleError, LookupError, TypeError, ValueError, AttributeError)
+CONTRADICTIONS = (
+    *(FoldError, LifecycleError, LookupError, TypeError, ValueError, AttributeError),
+    *(OverflowError, RecursionError),
+)
 """What folding raises for an entry that does not fit, be it for data of the wrong shape."""
+
+
+def fold(state: State, entry: Entry, path: str) -> None:
+    """Fold one entry of the log at `path`.
+
+    Raises CorruptLogError when it contradicts what came before.
+    """
+    try:
+        apply(state, entry)
+    except CONTRADICTIONS as error:
+        raise CorruptLogError(path, entry.seq, str(error) or type(error).__name__) from error
+
+
+def check(state: State, path: str) -> None:
+    """Raise CorruptLogError when the log at `path` adds up to values that no state has."""
+    if name := misfit(state):
+        raise CorruptLogError(path, state.seq, f"adds up to a state whose {name} cannot be")
 
 
 def violations(state: State) -> tuple[str, ...]:
     """Return every broken invariant in words; () when the state is sound."""
-    return tuple(
-        problem for check in (_ports, _models, _orders, _names) for problem in check(state)
-    )
+    return tuple(problem for look in (_ports, _models, _orders, _names) for problem in look(state))
 
 
 def over_limits(state: State) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 from moorage.core.codec import frozen
 from moorage.core.events import LogContinued
 from moorage.core.lifecycle import Stage
-from moorage.core.state import Failure, Model, Run, State
+from moorage.core.shape import misfit
+from moorage.core.state import Failure, Model, Run, State, checked
 from moorage.spec import spec_from_data
 
 _PLAIN = ("log_id", "seq", "at", "next_run", "open", "owner", "max_loaded", "memory_limit")
@@ -62,7 +63,7 @@ def state_from_data(data: Mapping[str, Any]) -> State:
     return State(
         **{name: data[name] for name in _PLAIN},
         min_residency_s=data["min_residency_s"],
-        pool=frozen(data["pool"]),
+        pool=checked(frozen(data["pool"])),
         models={model.name: model for model in models},
         names=dict(data["names"]),
         runs={run.run: run for run in runs},
@@ -73,12 +74,23 @@ def state_from_data(data: Mapping[str, Any]) -> State:
     )
 
 
+def cached_state(seq: int, data: Mapping[str, Any]) -> State | None:
+    """Return the state of a snapshot at this seq; a cache that does not fit is none."""
+    try:
+        state = state_from_data(data)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+    return state if state.seq == seq and not misfit(state) else None
+
+
 def base_state(seq: int, event: LogContinued) -> State:
     """Return the state that a segment goes on from, whose first entry has this seq.
 
     Raises KeyError, TypeError or ValueError when it does not fit.
     """
     base = state_from_data(event.base)
+    if name := misfit(base):
+        raise ValueError(f"it has a {name} that no state has")
     if (base.seq, base.next_run, base.log_id) != (seq - 1, event.next_run, event.log_id):
         raise ValueError(f"it is that of entry {base.seq} of log {base.log_id}")
     return base

@@ -10,6 +10,7 @@ from moorage.core.lifecycle import HOLDING, Stage
 from moorage.spec import ModelSpec
 
 Ranges = tuple[tuple[int, int], ...]
+MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +23,8 @@ class Failure:
     code: int | None
     signal: int | None
     log_tail: tuple[str, ...]
-
     reason: str = ""
+
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for `changed`
 class Model:
@@ -172,6 +173,18 @@ def expand(ranges: Ranges) -> Iterator[int]:
     """Yield every port of inclusive ranges."""
     for first, last in ranges:
         yield from range(first, last + 1)
+
+
+def checked(ranges: Ranges) -> Ranges:
+    """Return ranges that are a pool. Raises ValueError: others may be without end."""
+    size = 0
+    for first, last in ranges:
+        if not 1 <= first <= last <= MAX_PORT:
+            raise ValueError(f"{first}-{last} are no ports")
+        size += last - first + 1
+    if size > MAX_PORT:
+        raise ValueError("a port is in the pool twice")
+    return ranges
 
 
 def compress(ports: Iterable[int]) -> Ranges:

@@ -21,14 +21,21 @@ _UNAVAILABLE = {
     "PERM": "this user may not",
     "NOMEM": "out of memory",
 }
+# "ERROR": it holds not the tables and columns it should; "": text that is no UTF-8.
+_DAMAGED = ("CORRUPT", "ERROR", "CONSTRAINT", "MISMATCH", "TOOBIG", "")
 
 
-def sqlite_error(error: sqlite3.Error | DBAPIError) -> BaseException:
+RAISED = (sqlite3.Error, DBAPIError, UnicodeDecodeError)
+"""What reading raises; the last one where the text of an error holds what is damaged itself."""
+Raised = sqlite3.Error | DBAPIError | UnicodeDecodeError
+
+
+def sqlite_error(error: Raised) -> BaseException:
     """Return the driver's own error."""
-    return error if isinstance(error, sqlite3.Error) else (error.orig or error)
+    return (error.orig or error) if isinstance(error, DBAPIError) else error
 
 
-def error_name(error: sqlite3.Error | DBAPIError) -> str:
+def error_name(error: Raised) -> str:
     """Return the name of an SQLite error without `SQLITE_`, such as `IOERR_FSYNC`, else ''."""
     name: str = getattr(sqlite_error(error), "sqlite_errorname", "")
     return name.removeprefix("SQLITE_")
@@ -52,14 +59,14 @@ def on_append(path: Path, error: sqlite3.Error | DBAPIError) -> Exception:
     )
 
 
-def on_open(path: Path, error: sqlite3.Error | DBAPIError) -> Exception:
+def on_open(path: Path, error: Raised) -> Exception:
     """Translate what went wrong while opening or reading."""
     name = error_name(error)
     base = name.partition("_")[0]
     detail = f"{name or 'error'}: {sqlite_error(error)}"
     if base == "NOTADB":
         return NotALogError(str(path), "is no database, or an encrypted one")
-    if base == "CORRUPT":
+    if base in _DAMAGED:
         return CorruptLogError(str(path), 0, f"the database is damaged ({detail})")
     if base in ("CANTOPEN", "PERM", "READONLY", "AUTH"):
         return StateError(str(path), f"cannot be opened ({detail})")

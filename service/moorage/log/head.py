@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ _logger = logging.getLogger(__name__)
 
 _SEQ_DIGITS = 20
 _LINE_BYTES = _SEQ_DIGITS + 1 + 64 + 1
+_HASH = re.compile(rb"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ def read_head(path: Path) -> Head | None:
     except FileNotFoundError:
         return None
     seq, _, digest = line.rstrip(b"\n").partition(b" ")
-    if len(line) != _LINE_BYTES or not seq.isdigit():
+    if len(line) != _LINE_BYTES or not seq.isdigit() or not _HASH.fullmatch(digest):
         return None
-    return Head(int(seq), digest.decode("ascii", errors="replace"))
+    return Head(int(seq), digest.decode("ascii"))
 
 
 def read_cuts(path: Path) -> tuple[str, ...]:

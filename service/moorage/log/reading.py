@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
 
 from moorage.errors import LogUnavailableError, StateError
 from moorage.log import engine, faults
@@ -76,7 +75,7 @@ class ReadConnection:
                 connection = self._settled()
                 with connection.begin():
                     result = work(connection)
-            except (DBAPIError, sqlite3.Error) as error:
+            except faults.RAISED as error:
                 self._refuse_moved()  # it may have gone between the look and the read
                 if not self._disturbed():
                     raise faults.on_open(self._path, error) from error

@@ -12,7 +12,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from moorage.errors import NewerSchemaError, NotALogError
+from moorage.errors import CorruptLogError, NewerSchemaError, NotALogError
 from moorage.log.schema import APPLICATION_ID, log
 
 # Alembic keeps the context of the running migration in a global.
@@ -26,10 +26,18 @@ def revision(connection: sa.Connection, database: Path) -> str | None:
     """
     owner = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
     if owner == APPLICATION_ID:
-        return MigrationContext.configure(connection).get_current_revision()
+        return _current(connection, database)
     if owner or connection.exec_driver_sql("SELECT 1 FROM sqlite_master LIMIT 1").first():
         raise NotALogError(str(database), "is a database of another program")
     return None
+
+
+def _current(connection: sa.Connection, database: Path) -> str | None:
+    heads = MigrationContext.configure(connection).get_current_heads()
+    if len(heads) > 1 or not all(isinstance(each, str) and each for each in heads):
+        told = ", ".join(map(repr, heads))
+        raise CorruptLogError(str(database), 0, f"its schema is said to be {told}")
+    return heads[0] if heads else None
 
 
 def check_known(found: str | None, database: Path) -> None:
@@ -58,10 +66,16 @@ def upgrade(connection: sa.Connection, *, log_id: str | None = None) -> None:
         command.upgrade(config, "head")
 
 
-def log_id(connection: sa.Connection) -> str:
-    """Return the id of the log; its schema must be there. Needs a transaction."""
-    found: str = connection.execute(sa.select(log.c.log_id)).scalar_one()
-    return found
+def log_id(connection: sa.Connection, database: Path) -> str:
+    """Return the id of the log; its schema must be there. Needs a transaction.
+
+    Raises CorruptLogError when there is none.
+    """
+    found = connection.execute(sa.select(log.c.log_id)).scalars().all()
+    known = found[0] if len(found) == 1 else None
+    if not isinstance(known, str) or not known.isascii() or not known.isalnum():
+        raise CorruptLogError(str(database), 0, "it does not say which log it is of")
+    return known
 
 
 @cache

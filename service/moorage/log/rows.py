@@ -74,7 +74,7 @@ def to_entry(row: Row, path: Path | str) -> Entry:
     columns = {"model": model, "run": run, "port": port, "pid": pid}
     try:
         event = codec.decode(kind, version, columns, to_object(data))
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise CorruptLogError(str(path), seq, str(error)) from error
     return Entry(seq, at, cause, event)
 

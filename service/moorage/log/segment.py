@@ -128,7 +128,7 @@ class Segment:
         for seq, state in self._connection.run(lambda reading: reading.execute(query).all()):
             try:
                 yield Snapshot(seq, fold_version, to_object(state))
-            except ValueError:
+            except (ValueError, TypeError):
                 continue  # a cache that cannot be read is no cache: try the older one
 
     def _base(self, fold_version: int, until: int | None) -> Snapshot | None:
@@ -139,7 +139,7 @@ class Segment:
             event = to_object(self.page(before.seq, 1, ALL)[0].data)
             known = event["fold_version"] == fold_version
             return Snapshot(before.seq, fold_version, event["base"]) if known else None
-        except (LookupError, ValueError):
+        except (LookupError, ValueError, TypeError):
             return None
 
     def _identify(self, connection: sa.Connection) -> tuple[str, segments.Start]:
@@ -147,7 +147,7 @@ class Segment:
         if found is None:
             raise NotALogError(str(self.path), "is empty; a service that opens it makes it a log")
         revisions.check_known(found, self.path)  # every older one has the same tables to read
-        log_id = revisions.log_id(connection)
+        log_id = revisions.log_id(connection, self.path)
         first = connection.exec_driver_sql(segments.FIRST).first()
         return log_id, segments.start(tuple(first) if first else None, log_id, self.path)
 

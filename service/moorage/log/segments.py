@@ -102,5 +102,5 @@ def start(row: tuple[Any, ...] | None, log_id: str, path: Path) -> Start:
     try:
         event = to_object(data)
         return Start(int(event["segment"]), Head(seq - 1, str(event["base_hash"])))
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise CorruptLogError(str(path), seq, f"does not say what it continues: {error}") from error

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -127,7 +127,7 @@ class SqliteLog:
             for path in new:
                 path.unlink(missing_ok=True)
             lock.release(discard=True)
-            if isinstance(error, sqlite3.Error | DBAPIError):
+            if isinstance(error, faults.RAISED):
                 raise faults.on_open(files.database, error) from error
             if isinstance(error, OSError):
                 raise StateError(str(files.folder), f"cannot be used: {error}") from error
@@ -249,10 +249,10 @@ class SqliteLog:
     def snapshot(self, fold_version: int) -> Snapshot | None:
         """Return the newest readable snapshot of this fold version that fits the log."""
         self._check_usable()
-        for seq, state in self._writer.execute(_SNAPSHOT_NEWEST, (fold_version,)):
+        for seq, state in self._ask(_SNAPSHOT_NEWEST, (fold_version,)):
             try:
                 return Snapshot(seq, fold_version, to_object(state))
-            except ValueError:
+            except (ValueError, TypeError):
                 continue  # a cache that cannot be read is no cache: try the older one
         return None
 
@@ -343,14 +343,17 @@ class SqliteLog:
 
     def _page(self, after: int, until: int) -> list[Row]:
         self._check_usable()
-        try:
-            page = [Row._make(row) for row in self._writer.execute(_PAGE, (after, until))]
-        except (sqlite3.Error, DBAPIError) as error:
-            raise faults.on_open(self._files.database, error) from error
+        page = [Row._make(row) for row in self._ask(_PAGE, (after, until))]
         for seq, row in zip_longest(range(after + 1, until + 1), page):
             if row is None or row.seq != seq:
                 raise CorruptLogError(self.path, seq, "is missing")
         return page
+
+    def _ask(self, statement: str, parameters: tuple[int, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return self._writer.execute(statement, parameters)
+        except faults.RAISED as error:
+            raise faults.on_open(self._files.database, error) from error
 
     def _last(self) -> Head:
         last = self._writer.execute(_LAST)

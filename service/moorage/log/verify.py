@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moorage.core import chain
-from moorage.core.codec import misfit
 from moorage.core.events import Entry, LogContinued
 from moorage.core.fold import FOLD_VERSION, apply
 from moorage.core.invariants import CONTRADICTIONS, violations
+from moorage.core.shape import flaw
 from moorage.core.snapshot import state_to_data
 from moorage.core.state import State
 from moorage.errors import CorruptLogError
@@ -18,7 +18,7 @@ from moorage.log import segments
 from moorage.log.files import StateFiles
 from moorage.log.head import Head, read_head
 from moorage.log.reader import LogReader
-from moorage.log.rows import Row, to_entry, to_json, to_object
+from moorage.log.rows import Row, to_entry, to_json
 from moorage.protocols import Snapshot
 
 _TELL_ROWS = 5_000
@@ -54,18 +54,12 @@ def flaws(
         yield _gap(reader, before.seq)
     previous, seq, at_head = before.hash, before.seq, before.hash
     for row in reader.rows():
-        yield from _misplaced(row, previous, seq)
-        try:
-            entry = to_entry(row, reader.path)
-        except CorruptLogError as error:
-            yield Flaw(row.seq, f"cannot be understood: {error.problem}")
+        found, entry = _alone(row, Head(seq, previous), reader.path)
+        yield from found
+        if entry is None:
             folding = None
-        else:
-            if name := misfit(entry.event):
-                problem = f"has a {name} of a type that no such event has"
-                yield Flaw(row.seq, problem, unsound=True)
-                folding = None
-            yield from folding.add(entry) if folding is not None else ()
+        elif folding is not None:
+            yield from folding.add(entry)
         previous, seq = row.hash, row.seq
         if head is not None and row.seq == head.seq:
             at_head = row.hash
@@ -90,15 +84,38 @@ def head_beside(reader: LogReader) -> Head | None:
     return read_head(files.head) if Path(reader.path) == files.database else None
 
 
+def _alone(row: Row, before: Head, path: str) -> tuple[list[Flaw], Entry | None]:
+    """Return what is wrong with a row by itself, and its entry where that can be folded."""
+    found = list(_misplaced(row, before.hash, before.seq))
+    try:
+        entry = to_entry(row, path)
+    except CorruptLogError as error:
+        return [*found, Flaw(row.seq, f"cannot be understood: {error.problem}")], None
+    if problem := flaw(entry):
+        found = [replace(each, unsound=True) for each in found]
+        return found or [Flaw(row.seq, problem, unsound=True)], None
+    return [*found, *_misled(entry, before.hash)], entry
+
+
 def _misplaced(row: Row, previous: str, seq: int) -> Iterator[Flaw]:
     if row.seq != seq + 1:
         yield Flaw(seq + 1, f"is missing; row {row.seq} follows row {seq}")
-    elif chain.link(previous, row[:-1]) != row.hash:
+    elif not _linked(row, previous):
         yield Flaw(row.seq, "was changed, or the row before it was: its hash does not fit")
-    elif row.kind == LogContinued.kind and to_object(row.data).get("base_hash") != previous:
-        yield Flaw(row.seq, "names another hash as that of the row before it")
-    if row.cause is not None and row.cause >= row.seq:
-        yield Flaw(row.seq, f"names a later row, {row.cause}, as its cause")
+
+
+def _linked(row: Row, previous: str) -> bool:
+    try:
+        return chain.link(previous, row[:-1]) == row.hash
+    except TypeError:  # a value of a type that no column has
+        return False
+
+
+def _misled(entry: Entry, previous: str) -> Iterator[Flaw]:
+    if isinstance(entry.event, LogContinued) and entry.event.base_hash != previous:
+        yield Flaw(entry.seq, "names another hash as that of the row before it")
+    if entry.cause is not None and entry.cause >= entry.seq:
+        yield Flaw(entry.seq, f"names a later row, {entry.cause}, as its cause")
 
 
 def _cut(head: Head | None, seq: int, at_head: str) -> Iterator[Flaw]:

@@ -128,7 +128,7 @@ class Writer:
             with connection.begin():
                 found = revisions.revision(connection, self._path)
                 revisions.check_known(found, self._path)
-                log_id = revisions.log_id(connection) if found is not None else None
+                log_id = revisions.log_id(connection, self._path) if found is not None else None
             if log_id is not None:
                 claim(log_id)
             self._prepare(connection)
@@ -136,7 +136,7 @@ class Writer:
                 revisions.upgrade(connection)
             if log_id is None:
                 with connection.begin():
-                    log_id = revisions.log_id(connection)
+                    log_id = revisions.log_id(connection, self._path)
                 claim(log_id)
         except BaseException:
             engine.disconnect(connection)

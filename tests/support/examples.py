@@ -1,0 +1,57 @@
+"""How many examples a generated test tries: some that are always the same, and some at random.
+
+`MOORAGE_EXAMPLES=20` tries twenty times as many of both. The random share's seed is printed in the
+head of a test run; `MOORAGE_EXAMPLES_SEED` with that number repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import hypothesis
+from hypothesis import HealthCheck
+
+TIMES: Final = float(os.environ.get("MOORAGE_EXAMPLES") or 1)
+SEED: Final = int(os.environ.get("MOORAGE_EXAMPLES_SEED") or random.SystemRandom().getrandbits(32))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One part of a generated test's examples; its seed is None where it is always the same."""
+
+    name: str
+    seed: int | None
+
+    def settings(self, examples: int, **more: Any) -> hypothesis.settings:
+        """Return the settings for so many examples."""
+        return hypothesis.settings(
+            max_examples=max(1, round(examples * TIMES)),
+            derandomize=self.seed is None,
+            database=None,  # what is printed repeats a failure, and nothing is left in the checkout
+            suppress_health_check=list(HealthCheck),
+            **more,
+        )
+
+    def seeded(self, test: Any) -> Any:
+        """Let a test or a machine draw from this share."""
+        return test if self.seed is None else hypothesis.seed(self.seed)(test)
+
+    def of(self, examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Run a test of `hypothesis.given` at once, with so many examples of this share.
+
+        What fails is not made smaller: for slow examples that would take longer than a test may.
+        """
+
+        def run(test: Callable[..., None]) -> Callable[..., None]:
+            self.seeded(self.settings(examples, phases=[hypothesis.Phase.generate])(test))()
+            return test
+
+        return run
+
+
+SHARES: Final = (Share("fixed", None), Share("random", SEED))
+NAMES: Final = tuple(share.name for share in SHARES)
