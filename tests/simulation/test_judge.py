@@ -164,8 +164,13 @@ def test_a_held_or_failed_model_begins_no_run_before_it_is_started_or_reset() ->
     tale = Tale("a").row("model.held", "a").look()
     said = Tale("a").row("model.held", "a").queue("a", 1).wrong()
     tale.row("model.reset", "a").queue("a", 1).look()
+    tale = failed(Tale("a", spec={"crash_budget": 1}), 1)
+    tale.row("model.failed", "a", 1, attempts=1).look()
+    tale.row("run.queued", "a", 2, requested_by="start('a')").row("run.abandoned", "a", 2).look()
+    spent = tale.queue("a", 3).wrong()
 
     assert "run 1 begins while 'a' is held" in said
+    assert "run 3 begins while 'a' is failed" in spent
 
 
 def test_a_port_is_released_only_after_the_exit_and_the_end_of_the_tree_were_seen() -> None:

@@ -303,6 +303,7 @@ def test_only_who_holds_leases_would_wait_for_himself() -> None:
 def test_ports_are_out_when_strangers_and_runs_have_them_all() -> None:
     tale = Tale("a", "b", ports=((18000, 18001),)).load("a", 1)
     tale.ask("lease", "b", error="PortPoolExhaustedError").look(strangers={18001: 7})
+    tale.row("port.blocked", port=18001).ask("lease", "b", error="PortPoolExhaustedError").look()
 
     assert "no reason" in tale.ask("lease", "b", error="PortPoolExhaustedError").wrong()
 

@@ -197,8 +197,9 @@ class Book:
         if model is None:
             self.complain(row, f"run {number} is one of {row.model!r}, which is not defined")
             return run
-        started = str(row.data.get("requested_by", "")).startswith("start(")
-        if model.status == "held" or (model.status == "failed" and not started):
+        # A start makes an attempt; who waited for a run already waits for what takes its place.
+        meant = str(row.data.get("requested_by", "")).startswith("start(") or model.runs
+        if model.status == "held" or (model.status == "failed" and not meant):
             self.complain(row, f"run {number} begins while {model.name!r} is {model.status}")
         if any(
             self.runs[other].stage not in ("stopping", "stop_failed", "draining")

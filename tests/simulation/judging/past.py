@@ -52,7 +52,9 @@ class Past:
             or ended == "refused"
         ):
             self.note("broke", name)
-        if row.kind == "run.stop_failed":
+        if row.kind == "port.blocked":
+            self.note("blocked", str(row.port))
+        elif row.kind == "run.stop_failed":
             self.note("stuck")
         elif row.kind == "run.released":
             self.note("freed")

@@ -114,5 +114,9 @@ class Reasons:
     def _no_port(self, asked: Asked) -> bool:
         models = self.book.models
         wanted = sum(models[m].spec["ports"] for m in asked.models if m in models)
-        free = sum(1 for port in self.book.free if port not in asked.strangers)
+        free = sum(
+            1
+            for port in self.book.free
+            if port not in asked.strangers and not self.past.was("blocked", str(port), asked.since)
+        )
         return free < max(wanted, 1) or self._was(asked, "freed")
