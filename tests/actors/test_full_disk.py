@@ -97,6 +97,21 @@ def test_a_load_that_could_not_be_recorded_before_its_spawn_spends_no_crash_budg
     b.service.start("a")
 
 
+def test_what_is_so_by_unwritten_facts_alone_is_not_acknowledged(bench: Open) -> None:
+    b = bench()
+    b.define("a", restart="always")
+    b.processes.will("a", Script(refuse="no executable"))
+    b.error(b.call(lambda: b.service.start("a")))
+    b.log.unavailable = FULL
+    b.service.stop("a")  # which ends the backoff, but no row says so yet
+
+    with pytest.raises(LogUnavailableError):
+        b.service.reset("a")
+    b.log.unavailable = None
+    b.service.reset("a")
+    assert b.service.status().unwritten == 0
+
+
 def test_an_eviction_waits_for_the_disk_and_the_victim_is_lent_meanwhile(bench: Open) -> None:
     b = bench(max_loaded=1)
     b.define("a", "b")

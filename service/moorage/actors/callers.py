@@ -301,6 +301,8 @@ def _stop(registry: Registry, message: msg.Stop) -> None:
 
 
 def _decided(registry: Registry, message: msg.Pin | msg.Reset | msg.SetLimits, fact: Fact) -> None:
+    if registry.ledger.backlog:  # what is so already must last, too, before it is said to be so
+        registry.ledger.write()
     settled = registry.settle(fact, must=True, then=lambda: _granted(message))
     _once(registry, settled, message)
 
