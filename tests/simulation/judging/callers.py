@@ -85,8 +85,7 @@ class Callers:
             self._heard.setdefault(key, self.book.step)
         if call.verb == "close":
             self.past.note("closed")
-            if call.heard:  # it goes on, also when its caller is interrupted
-                self._closing = self._owner
+            self._closing = self._owner  # it goes on, also when its caller is interrupted
         elif call.verb == "remove":
             for model in self.past.meanings(call.names[0], self.book.step):
                 self.past.note("removing", model)
