@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         WouldDeadlockError,
     )
     from moorage.feed import Skipped, Subscription
+    from moorage.hub import HubAccess
     from moorage.service import ModelService
     from moorage.spec import ModelSpec
     from moorage.status import ModelStatus, ServiceStatus
@@ -48,6 +49,7 @@ __all__ = [
     "Event",
     "Finding",
     "ForkedError",
+    "HubAccess",
     "JointLease",
     "Lease",
     "LoadCancelledError",
@@ -124,6 +126,7 @@ _WHERE = {
             "Skipped",
             "Subscription",
         ),
+        "moorage.hub": ("HubAccess",),
         "moorage.service": ("ModelService",),
         "moorage.spec": ("ModelSpec",),
         "moorage.status": (

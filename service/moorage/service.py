@@ -42,6 +42,7 @@ from moorage.face import (
     memory,
     pool,
 )
+from moorage.hub import HubAccess, HubFetcher
 from moorage.spec import ModelSpec
 from moorage.status import ModelStatus
 from moorage.world.platform import refuse_unsupported
@@ -86,6 +87,7 @@ class ModelService(AsyncFace):
         on_close: Literal["stop", "keep"] = "stop",
         max_waiting: int = 1000,
         wait_s: float = 0.0,
+        hub: HubAccess | None = None,
         parts: Parts | None = None,
     ) -> Self:
         """Own a state folder: open its log and bring what an earlier owner left to its end.
@@ -93,8 +95,8 @@ class ModelService(AsyncFace):
         `max_loaded` runs and `memory_limit` bytes are never exceeded; a run is not evicted
         before it was ready for `min_residency_s`. `models` declares the whole set: others are
         removed. `on_close="keep"` leaves ready servers running at `close`. `max_waiting` callers
-        may wait at once. `wait_s` waits for another owner to go. `parts` replaces parts of the
-        outer world, see `moorage.testing`.
+        may wait at once. `wait_s` waits for another owner to go. `hub` says how the Hugging Face
+        hub is reached. `parts` replaces parts of the outer world, see `moorage.testing`.
 
         Raises ConfigurationError, StateError (StateInUseError names the owner) or
         LogUnavailableError; then nothing is left behind.
@@ -110,13 +112,20 @@ class ModelService(AsyncFace):
         check.seconds("wait_s", wait_s)
         if on_close not in ("stop", "keep"):
             raise ConfigurationError("on_close", f"must be 'stop' or 'keep', not {on_close!r}")
+        if hub is not None and not isinstance(hub, HubAccess):
+            raise ConfigurationError("hub", f"must be a HubAccess, not {hub!r}")
         parts = parts or Parts()
         backends = parts.backends or InstalledBackends()
+        fetcher = parts.fetcher or HubFetcher(hub)
         whole = None if models is None else listed(models)
         check_specs(whole or (), backends)
         folder = check.path("state", state).absolute()
         runtime = start(
-            folder, bounds, replace(parts, backends=backends), wait_s=wait_s, open_s=OPEN_S
+            folder,
+            bounds,
+            replace(parts, backends=backends, fetcher=fetcher),
+            wait_s=wait_s,
+            open_s=OPEN_S,
         )
         service = cls(runtime, folder, on_close)
         service._take_up(whole)

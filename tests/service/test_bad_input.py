@@ -78,6 +78,7 @@ def _refused(error: type[MoorageError], folder: Path, **options: Any) -> Moorage
         ({"min_residency_s": -0.1}, "min_residency_s"),
         ({"min_residency_s": float("nan")}, "min_residency_s"),
         ({"max_waiting": 0}, "max_waiting"),
+        ({"hub": "https://huggingface.co"}, "hub"),
         ({"wait_s": -1}, "wait_s"),
         ({"wait_s": 10**400}, "wait_s"),
         ({"on_close": "drop"}, "on_close"),

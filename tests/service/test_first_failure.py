@@ -7,13 +7,14 @@ a log file is.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import statistics
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,9 @@ from typing import Any
 import psutil
 import pytest
 
-from moorage import LoadError, ModelService, ModelSpec, Parts
+from moorage import HubAccess, LoadError, ModelService, ModelSpec
 from moorage.actors.threads import MAX_IDLE
-from moorage.hub import HubFetcher
-from moorage.hub.access import HubAccess
-from moorage.protocols import Fetched, FetchFailedError, Flag, Progress
-from support.hub import Fault, Repo, serving
+from support.hub import Fault, Hub, Repo, serving
 from support.services import check_log, server, settle, state_of
 
 STARTS = 1001
@@ -40,16 +38,10 @@ IDLE = "moorage-idle"
 OF_A_RUN = ("moorage-model", "moorage-worker")
 
 
-class FailingFetcher:
-    def __init__(self) -> None:
-        self.works = False
-
-    def fetch(
-        self, spec: ModelSpec, progress: Callable[[Progress], None], cancelled: Flag
-    ) -> Fetched:
-        if not self.works:
-            raise FetchFailedError("the hub says no; try again later")
-        return Fetched(path="/dev/null", commit="c0ffee", files=(), fetched_bytes=0)
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serving() as hub:
+        yield hub
 
 
 @dataclass
@@ -61,20 +53,32 @@ class Window:
     spec: ModelSpec
     arrange: Callable[[Path], None] = lambda _folder: None
     cure: Callable[[Path], None] = lambda _folder: None
-    fetcher: FailingFetcher | None = None
+    access: HubAccess | None = None
 
 
-def _download_error() -> Window:
-    fetcher = FailingFetcher()
+def _download_error(hub: Hub, cache: Path) -> Window:
+    """A hub that fails in another way each time, also in mid-transfer."""
+    content = b"weights" * 1000
+    hub.repos["org/model"] = Repo({"model.bin": content}, large=frozenset({"model.bin"}))
+    faults = (
+        Fault(reset_after=1000),
+        Fault(short_by=len(content) - 1000),
+        Fault(flip=len(content) - 1),
+        Fault(status=403),
+        Fault(status=404, error_code="EntryNotFound"),
+        Fault(status=500),
+    )
+    hub.faults["get"] = itertools.cycle(faults)
 
     def cure(_folder: Path) -> None:
-        fetcher.works = True
+        hub.faults.clear()
 
-    spec = server("m", repo="org/model")
-    return Window("fetch", "the hub says no", spec, cure=cure, fetcher=fetcher)
+    access = HubAccess(endpoint=hub.endpoint, token=False, cache_dir=str(cache), retries=0)
+    spec = server("m", repo="org/model", file="model.bin")
+    return Window("fetch", "failed at fetch", spec, cure=cure, access=access)
 
 
-def _log_folder() -> Window:
+def _log_folder(_hub: Hub, _cache: Path) -> Window:
     def arrange(folder: Path) -> None:
         (folder / "logs").write_text("not a folder")
 
@@ -84,7 +88,7 @@ def _log_folder() -> Window:
     return Window("launch", "log file", server("m"), arrange, cure)
 
 
-def _log_file() -> Window:
+def _log_file(_hub: Hub, _cache: Path) -> Window:
     def arrange(folder: Path) -> None:
         for run in range(1, STARTS + 1):
             (folder / "logs" / "m" / f"{run:06d}.log").mkdir(parents=True)
@@ -92,7 +96,7 @@ def _log_file() -> Window:
     return Window("launch", "log file", server("m"), arrange)
 
 
-def _missing_executable() -> Window:
+def _missing_executable(_hub: Hub, _cache: Path) -> Window:
     def cure(folder: Path) -> None:
         (folder / "server").symlink_to(sys.executable)
 
@@ -100,7 +104,7 @@ def _missing_executable() -> Window:
     return Window("prepare", "server", good, cure=cure)
 
 
-def _immediate_exit() -> Window:
+def _immediate_exit(_hub: Hub, _cache: Path) -> Window:
     script = 'test -e "$0/works" && exec "$@"; echo "cannot open the weights"; exit 7'
 
     def cure(folder: Path) -> None:
@@ -126,7 +130,7 @@ def _placed(window: Window, folder: Path) -> ModelSpec:
     data: dict[str, Any] = {"name": "m", "backend": "command", "args": args}
     if window.stage == "prepare":
         data |= {"executable": str(folder / "server"), "args": args[1:]}
-    return ModelSpec(**data, repo=window.spec.repo)
+    return ModelSpec(**data, repo=window.spec.repo, file=window.spec.file)
 
 
 @dataclass(frozen=True)
@@ -166,13 +170,13 @@ def _fail(service: ModelService, window: Window) -> float:
 
 @pytest.mark.parametrize("kind", WINDOWS)
 def test_a_thousand_and_one_failed_starts_leak_nothing_and_the_next_succeeds(
-    kind: str, opened: Callable[..., ModelService], folder: Path
+    kind: str, opened: Callable[..., ModelService], folder: Path, hub: Hub, tmp_path: Path
 ) -> None:
-    window = WINDOWS[kind]()
+    window = WINDOWS[kind](hub, tmp_path / "cache")
     service = opened(
         _placed(window, folder),
         ports=range(27_000, 27_000 + POOL),
-        parts=Parts(fetcher=window.fetcher),
+        hub=window.access,
     )
     window.arrange(folder)
 
@@ -199,32 +203,26 @@ def test_a_thousand_and_one_failed_starts_leak_nothing_and_the_next_succeeds(
 
 
 def test_downloads_that_fail_on_the_wire_leak_nothing(
-    opened: Callable[..., ModelService], folder: Path, tmp_path: Path
+    opened: Callable[..., ModelService], folder: Path, hub: Hub, tmp_path: Path
 ) -> None:
-    with serving() as hub:
-        hub.repos["org/model"] = Repo({"model.bin": b"weights" * 1000})
-        access = HubAccess(endpoint=hub.endpoint, token=False, cache_dir=str(tmp_path / "cache"))
-        service = opened(
-            server("m", repo="org/model", file="model.bin"), parts=Parts(fetcher=HubFetcher(access))
-        )
-        for fault in (
-            Fault(status=404, error_code="RepoNotFound"),
-            Fault(status=401, error_code="GatedRepo"),
-            Fault(status=404, error_code="RevisionNotFound"),
-        ):
-            for asked in ("list", "head"):
-                hub.faults = {asked: fault}
-                for _ in range(5):
-                    with pytest.raises(LoadError) as caught:
-                        service.start("m")
+    hub.repos["org/model"] = Repo({"model.bin": b"weights" * 1000})
+    access = HubAccess(endpoint=hub.endpoint, token=False, cache_dir=str(tmp_path / "cache"))
+    service = opened(server("m", repo="org/model", file="model.bin"), hub=access)
+    for fault, reason in (
+        (Fault(status=404, error_code="RepoNotFound"), "unknown-repo"),
+        (Fault(status=401, error_code="GatedRepo"), "gated"),
+        (Fault(status=404, error_code="RevisionNotFound"), "unknown-revision"),
+    ):
+        for asked in ("list", "get"):
+            hub.faults = {asked: fault}
+            for _ in range(5):
+                with pytest.raises(LoadError) as caught:
+                    service.start("m")
 
-                    assert caught.value.stage == "fetch"
-        hub.faults = {"get": Fault(status=404, error_code="EntryNotFound")}
-        with pytest.raises(LoadError, match="fetch"):
-            service.start("m")
-        hub.faults = {}
+                assert (caught.value.stage, caught.value.reason) == ("fetch", reason)
+    hub.faults = {}
 
-        assert service.start("m").state == "ready"
+    assert service.start("m").state == "ready"
     assert service.status().ports_free == len(range(*_pool(service))) - 1
 
 

@@ -71,7 +71,7 @@ class Repo:
 
 
 class Hub:
-    """Serves `repos`; `faults` by what is asked: `list`, `head` or `get`.
+    """Serves `repos`; `faults` by what is asked: `list`, `head` or `get`, or one for each time.
 
     `asked` counts the requests of each kind, `starts` has the first byte that each transfer asked
     for, and `most_at_once` how many of them there ever were at once.
@@ -79,7 +79,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
-        self.faults: dict[str, Fault] = {}
+        self.faults: dict[str, Fault | Iterator[Fault]] = {}
         self.asked: Counter[str] = Counter()
         self.starts: list[tuple[str, int]] = []
         self.tokens: set[str | None] = set()
@@ -118,6 +118,8 @@ class Hub:
     def take_fault(self, kind: str) -> Fault:
         with self._changed:
             fault = self.faults.get(kind, Fault())
+            if not isinstance(fault, Fault):
+                return next(fault)
             if fault.times is not None:
                 left = fault.times - 1
                 self.faults[kind] = replace(fault, times=left)
