@@ -22,7 +22,7 @@ from moorage.hub.tries import Tries
 from moorage.hub.turns import Turn, Turns
 from moorage.hub.wanted import NotThereError, Wanted, wanted
 from moorage.hub.wire import Exchange, Headers, Wire
-from moorage.protocols import FetchCancelledError, Fetched, FetchFailedError, Flag, Progress
+from moorage.protocols import Fetched, FetchFailedError, Flag, Progress
 from moorage.spec import ModelSpec
 
 _DEFAULT_REVISION: Final = "main"
@@ -70,8 +70,6 @@ class Download:
             access, self._cancelled, self._meter.waiting, within_s=access.answer_timeout_s
         )
         while True:
-            if self._cancelled.is_set():
-                raise FetchCancelledError
             try:
                 return self._ask()
             except HUB_ERRORS as error:

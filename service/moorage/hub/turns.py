@@ -75,7 +75,8 @@ class Turn:
         if turn.is_set():
             return
         self._waiting(f"its turn: {self._turns.at_once} others are fetched at once")
-        while not turn.wait(LOOK_S):
-            if self._cancelled.is_set():
-                raise FetchCancelledError
+        while not turn.wait(LOOK_S) and not self._cancelled.is_set():
+            pass
+        if self._cancelled.is_set():  # also when the turn came just then
+            raise FetchCancelledError
         self._waiting("")

@@ -49,7 +49,12 @@ class Wire:
         self._own: httpx2.Client | None = None
 
     def get(self, url: str, token: str | bool | None, more: Headers, cancelled: Flag) -> Exchange:
-        """Begin to get a URL. Whoever asks has to leave the exchange again, by `with`."""
+        """Begin to get a URL. Whoever asks has to leave the exchange again, by `with`.
+
+        Raises FetchCancelledError.
+        """
+        if cancelled.is_set():
+            raise FetchCancelledError
         access = self._access
         # Who waits for it knows earlier: this is for the thread of one that was left.
         timeout = httpx2.Timeout(access.answer_timeout_s, read=1.5 * access.stall_timeout_s)
