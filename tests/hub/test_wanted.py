@@ -72,6 +72,12 @@ def test_a_part_that_is_not_there_means_the_others_are_not_enough() -> None:
         )
 
 
+def test_a_part_alone_is_no_model_though_it_is_what_was_named() -> None:
+    problem = refused(PARTS[1], names=("README.md", PARTS[1]))
+
+    assert f"{PARTS[0]}, {PARTS[2]} missing" in problem
+
+
 def test_a_file_comes_before_a_split_of_the_same_name() -> None:
     assert asked("q4/m.gguf", names=(*LISTED, "q4/m.gguf")).names == ("q4/m.gguf",)
 
