@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import re
 import socket
 import subprocess
 import time
@@ -24,6 +26,7 @@ from support.hub import Fault, Hub, Repo
 from support.services import Outcome
 
 MIB = 1 << 20
+DOCS = Path(__file__).parents[2] / "docs" / "hub.md"
 
 
 @pytest.fixture
@@ -404,6 +407,22 @@ def test_a_disk_that_fills_meanwhile_is_the_same_error_and_gets_room_back(
 
 
 # --- the table itself ---
+
+
+def test_every_reason_is_explained_and_no_other() -> None:
+    explained = re.findall(
+        r"^\| `([a-z-]+)` \| .+ \| .+ \|$", DOCS.read_text("utf-8"), re.MULTILINE
+    )
+
+    reasons = [reason for reason in explained if "_" not in reason]
+    assert sorted(reasons) == sorted(filter(None, get_args(FetchReason)))
+
+
+def test_every_option_is_explained() -> None:
+    text = DOCS.read_text("utf-8")
+
+    for field in dataclasses.fields(HubAccess):
+        assert f"`{field.name}`" in text
 
 
 def test_every_reason_is_tried_here_or_beside() -> None:
