@@ -127,6 +127,7 @@ def test_a_process_with_a_token_of_another_log_is_not_ours(
     ours.wait(LIMIT_S)
 
     settle(serves(service, "a"))
+    settle(lambda: bool(events_of(folder, "process.reaped")))  # said once it is gone, not before
     assert kinds_of(service) == []
     assert [e.pid for e in events_of(folder, "process.reaped")] == [ours.pid]
     assert [other.poll() for other in others] == [None, None, None]

@@ -133,6 +133,10 @@ def _placed(window: Window, folder: Path) -> ModelSpec:
     return ModelSpec(**data, repo=window.spec.repo, file=window.spec.file)
 
 
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
 @dataclass(frozen=True)
 class Held:
     """What this process has of what could grow."""
@@ -151,7 +155,7 @@ class Held:
         assert names.count(IDLE) <= MAX_IDLE  # kept for later, as many as were ever busy at once
         return cls(
             len(names) - names.count(IDLE),
-            len(os.listdir("/proc/self/fd")),  # noqa: PTH208
+            descriptors(),
             psutil.Process().memory_info().rss,
             sys.getallocatedblocks(),
         )
@@ -189,7 +193,7 @@ def test_a_thousand_and_one_failed_starts_leak_nothing_and_the_next_succeeds(
     assert (status.ports_held, status.ports_free, status.loaded) == ({}, POOL, 0)
     assert psutil.Process().children(recursive=True) == []
     assert after.threads <= before.threads
-    assert after.descriptors <= before.descriptors
+    settle(lambda: descriptors() <= before.descriptors)  # a look at a log file has one for a moment
     assert after.rss - before.rss < RSS_LIMIT
     assert after.blocks - before.blocks < BLOCKS_LIMIT
     assert statistics.median(took) < MEDIAN_LIMIT_S
