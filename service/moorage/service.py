@@ -139,7 +139,10 @@ class ModelService(AsyncFace):
             if models is not None:
                 self._define(models, whole=True)
         except BaseException:
-            self.close("keep", drain_s=0)
+            try:
+                self.close("keep", drain_s=0)
+            except CloseIncompleteError as left:  # it must not stand for what went wrong
+                _log.warning("%s", left)
             raise
 
     # --- models ---

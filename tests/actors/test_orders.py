@@ -24,6 +24,7 @@ from moorage import (
     LogUnavailableError,
     ModelService,
     MoorageError,
+    NameClashError,
     StopFailedError,
     UnknownModelError,
     WaitTimeoutError,
@@ -77,6 +78,27 @@ def test_nothing_follows_the_closing_in_the_log_or_happens_to_what_was_kept(benc
 
     assert [e.kind for e in b.events()][-1] == "service.closed"
     assert [server.model for server in b.processes.alive()] == ["a", "b"]
+
+
+def test_an_opening_refused_says_why_also_when_its_closing_leaves_something(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.processes.will("a", Script(stuck_children=1))
+    b.service.start("a")
+    with pytest.raises(StopFailedError):
+        b.service.remove("a")
+    with pytest.raises(CloseIncompleteError):
+        b.service.close()
+    b.log = b.log.reopened()
+    b.options["models"] = (spec("b", aliases=("a",)),)
+    with pytest.raises(NameClashError):
+        b._open()
+    del b.options["models"]
+    b.processes.server("a").let_go()
+    b.log = b.log.reopened()
+    b.service = b._open()
+
+    b.until(lambda: bool(b.events(ev.ModelRemoved)))
 
 
 def test_a_closing_that_keeps_servers_does_not_name_them_as_left(bench: Open) -> None:
