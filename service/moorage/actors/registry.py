@@ -275,8 +275,8 @@ class Registry:
             if must or not all(isinstance(entry.event, FACTS) for entry in draft.entries):
                 self.ledger.commit(draft)
             elif draft.entries:
-                self.ledger.note(draft)
                 self.look_again(self.clock.monotonic() + deadlines.FACTS_S)
+                self.ledger.note(draft)  # last: what is published now, gates do not say yet
         except LogUnavailableError:
             if must:
                 self.look_again(self.clock.monotonic() + deadlines.DISK_RETRY_S)
