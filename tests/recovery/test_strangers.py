@@ -344,6 +344,7 @@ beside = subprocess.Popen(["/bin/sleep", "600"])
 with ModelService.open(folder, ports=range(first, first + 10)) as service:
     service.audit(fix=True)
     settle(lambda: beside.poll() is not None)
+    settle(lambda: bool(events_of(folder, "process.reaped")))
     service.audit(fix=True)
 print("lives", beside.pid, *[event.pid for event in events_of(folder, "process.reaped")])
 """
