@@ -141,18 +141,29 @@ def test_subscribers_hear_of_it(bench: Open) -> None:
 def test_while_the_log_cannot_be_written_nothing_piles_up(bench: Open) -> None:
     b = fetching(bench)
     b.advance(LONG_FETCH_S)
-    come(b, 0)
     b.log.unavailable = "disk full"
-    come(b, GB / 10)
-    waiting = b.service.status().unwritten
-    for tenth in range(2, 9):
+    for tenth in range(9):
         come(b, GB * tenth / 10)
+        b.advance(1)
 
-    assert b.service.status().unwritten == waiting <= 1
+    assert b.service.status().unwritten == 1  # the first one showed that the disk is full
     b.log.unavailable = None
     b.advance(2)
     come(b, GB * 0.95)
-    assert noted(b)[-1].done_bytes == int(GB * 0.95)
+    assert [event.done_bytes for event in noted(b)] == [int(GB * 0.1), int(GB * 0.95)]
+
+
+def test_of_a_run_that_has_ended_nothing_is_kept(bench: Open) -> None:
+    b = fetching(bench)
+    volatile = b.service._runtime.registry.volatile
+    come(b, GB / 2)
+    kept = (dict(volatile.fetching), dict(volatile.fetch_steps))
+    b.fetcher.hold("a").release()
+    b.until_state("a", "ready")
+    b.service.stop("a", force=True)
+
+    assert set(kept[0]) == set(kept[1]) == {1}
+    assert volatile.fetching == volatile.fetch_steps == {}
 
 
 def test_a_word_that_comes_after_the_fetch_changes_nothing(bench: Open) -> None:
