@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import requires, version
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import huggingface_hub
 import pytest
 
 from hub.making import REPO, WEIGHTS, Fetching
-from support.hub import Fault
+from moorage.hub import HubAccess
+from support.hub import Fault, Hub, serving
 
 SIZE = len(WEIGHTS)
 PLAIN_FETCH = """
@@ -160,6 +162,52 @@ def test_a_branch_that_moves_during_a_fetch_mixes_nothing(fetching: Fetching) ->
     assert Path(fetched.path).read_bytes() == WEIGHTS
     assert Path(fetching().path).read_bytes() == WEIGHTS[::-1]
     assert Path(fetched.path).read_bytes() == WEIGHTS
+
+
+# --- where the hub keeps its files ---
+
+
+@pytest.fixture
+def store(hub: Hub) -> Iterator[Hub]:
+    """Another host, which the hub sends everybody to."""
+    with serving() as store:
+        store.repos = hub.repos
+        hub.store = store
+        yield store
+
+
+@pytest.mark.parametrize("by_session", [False, True])
+def test_files_are_had_from_where_the_hub_keeps_them_and_the_token_is_not(
+    fetching: Fetching, store: Hub, by_session: bool
+) -> None:
+    fetching.set(proxy_loopback=by_session)
+    store.faults["get"] = Fault(short_by=SIZE - 5000, times=1)
+
+    fetched = fetching(token="users-token")
+
+    assert Path(fetched.path).read_bytes() == WEIGHTS
+    assert store.starts == [("model.gguf", 0), ("model.gguf", 5000)]
+    assert fetching.hub.tokens == {"Bearer users-token"}
+    assert store.tokens == {None}
+    assert fetching.hub.asked["get"] == 2  # each time with a new signature
+
+
+def test_what_signs_an_address_or_is_a_login_in_it_is_not_told(
+    fetching: Fetching, store: Hub
+) -> None:
+    fetching.set(endpoint=fetching.hub.endpoint.replace("//", "//user:word@"))
+    store.faults["get"] = Fault(status=410)
+
+    problem = fetching.problem()
+
+    assert "status 410" in problem
+    assert store.endpoint in problem
+    assert "signed" not in problem
+    assert "word" not in problem
+
+
+def test_a_token_is_not_shown_with_the_options() -> None:
+    assert "secret" not in repr(HubAccess(token="secret"))
 
 
 # --- what the user has set ---

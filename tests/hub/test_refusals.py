@@ -266,7 +266,7 @@ def test_a_short_pause_that_the_hub_asks_for_is_kept(fetching: Fetching, kind: s
 @pytest.mark.parametrize(
     ("headers", "said"),
     [
-        ({"Retry-After": "3600"}, "try again in 1 h 0 min"),
+        ({"Retry-After": "3600"}, "try again in 1 h 0 min, or with a token"),
         ({"RateLimit": '"api";r=0;t=240'}, "try again in 4 min 0 s"),
     ],
 )
@@ -437,6 +437,8 @@ def test_every_reason_is_tried_here_or_beside() -> None:
         {"endpoint": ""},
         {"endpoint": 7},
         {"cache_dir": ""},
+        {"token": 7},
+        {"proxy_loopback": 1},
         {"max_parallel": 0},
         {"max_parallel": True},
         {"retries": -1},

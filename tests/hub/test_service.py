@@ -160,7 +160,7 @@ def test_models_that_share_a_file_fetch_it_once_and_are_both_served(
     service = opened()
     service.define(*(server(name, repo=REPO, file="model.gguf") for name in "ab"))
     starts = [Outcome(lambda name=name: service.start(name)) for name in "ab"]  # type: ignore[misc]
-    settle(lambda: any("another program" in service.model(name).reason for name in "ab"))
+    settle(lambda: any("another fetch" in service.model(name).reason for name in "ab"))
     hub.go.set()
 
     assert [start.get().state for start in starts] == ["ready", "ready"]

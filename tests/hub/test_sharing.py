@@ -48,7 +48,7 @@ def test_two_models_that_share_a_file_fetch_it_once(fetching: Fetching) -> None:
     first = fetching.begin()
     fetching.hub.wait_stalled()
     second = fetching.begin()
-    settle(lambda: waiting(fetching, "another program, which fetches the same file"))
+    settle(lambda: waiting(fetching, "another fetch of the same file"))
     fetching.hub.go.set()
 
     paths = {first.get().path, second.get().path}
@@ -94,7 +94,7 @@ def test_we_wait_for_another_user_of_huggingface_hub_and_have_theirs(fetching: F
     theirs = by_client(fetching)
     fetching.hub.wait_stalled()
     ours = fetching.begin()
-    settle(lambda: waiting(fetching, "another program"))
+    settle(lambda: waiting(fetching, "another fetch"))
     fetching.hub.go.set()
 
     fetched = ours.get()
@@ -111,7 +111,7 @@ def test_a_wait_for_another_program_can_be_cancelled_at_once(fetching: Fetching)
     first = fetching.begin(cancelled=threading.Event())
     fetching.hub.wait_stalled()
     second = fetching.begin()
-    settle(lambda: waiting(fetching, "another program"))
+    settle(lambda: waiting(fetching, "another fetch"))
     began = time.monotonic()
     fetching.cancelled.set()
     with pytest.raises(FetchCancelledError):
@@ -129,7 +129,7 @@ def test_who_waits_takes_over_from_one_that_is_cancelled(fetching: Fetching) -> 
     first = fetching.begin(cancelled=leaving)
     fetching.wait_part(100)
     second = fetching.begin()
-    settle(lambda: waiting(fetching, "another program"))
+    settle(lambda: waiting(fetching, "another fetch"))
     leaving.set()
     with pytest.raises(FetchCancelledError):
         first.get()
@@ -208,7 +208,7 @@ def test_who_waits_for_another_program_leaves_its_turn_to_others(fetching: Fetch
     fetching.hub.wait_stalled()
     fetching.set(max_parallel=1)
     held_up = fetching.begin()
-    settle(lambda: waiting(fetching, "another program"))
+    settle(lambda: waiting(fetching, "another fetch"))
 
     other = fetching.begin(repo="org/b", file=None).get()
 

@@ -74,7 +74,8 @@ class Hub:
     """Serves `repos`; `faults` by what is asked: `list`, `head` or `get`, or one for each time.
 
     `asked` counts the requests of each kind, `starts` has the first byte that each transfer asked
-    for, and `most_at_once` how many of them there ever were at once.
+    for, and `most_at_once` how many of them there ever were at once. Where `store` is given,
+    files are to be had there, by a signed address, as they are from the real one.
     """
 
     def __init__(self) -> None:
@@ -83,6 +84,7 @@ class Hub:
         self.asked: Counter[str] = Counter()
         self.starts: list[tuple[str, int]] = []
         self.tokens: set[str | None] = set()
+        self.store: Hub | None = None
         self.go = threading.Event()
         self.most_at_once = 0
         self._at_once = 0
@@ -197,6 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif fault.status is not None:
             self._refuse(fault.status, fault.error_code, fault.headers)
+        elif kind == "get" and self.hub.store is not None:
+            location = f"{self.hub.store.endpoint}{self.path}?Signature=signed"
+            self._refuse(HTTPStatus.FOUND, None, {"Location": location})
         elif kind == "list":
             self._list("/".join(parts[2:4]), parts[5] if len(parts) > 5 else "main", fault)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from moorage import limits as check
 from moorage.errors import ConfigurationError
@@ -19,7 +19,7 @@ class HubAccess:
     """
 
     endpoint: str | None = None
-    token: str | bool | None = None
+    token: str | bool | None = field(default=None, repr=False)
     """False sends none; else one that the user stored goes to any endpoint. `HF_TOKEN` among a
     spec's secrets is used for that model instead."""
     cache_dir: str | None = None
@@ -43,6 +43,10 @@ class HubAccess:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ConfigurationError(f"HubAccess.{name}", f"must be text, not {value!r}")
+        if not isinstance(self.token, str | bool | None):
+            raise ConfigurationError("HubAccess.token", "must be text, True, False or None")
+        if not isinstance(self.proxy_loopback, bool):
+            raise ConfigurationError("HubAccess.proxy_loopback", "must be True or False")
         check.whole("HubAccess.max_parallel", self.max_parallel, low=1, high=1000)
         check.whole("HubAccess.retries", self.retries, low=0, high=1000)
         check.whole("HubAccess.min_bytes_per_s", self.min_bytes_per_s, low=0, high=1 << 40)

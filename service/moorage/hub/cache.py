@@ -75,7 +75,7 @@ class RepoCache:
         return noted if COMMIT.fullmatch(noted) and self.snapshot(noted).is_dir() else None
 
     def files(self, commit: str) -> list[HubFile]:
-        """Return what is here of a commit; an etag is empty where the cache cannot tell it."""
+        """Return what is here of a commit; where the cache cannot tell an etag, it has no hash."""
         root = self.snapshot(commit)
         paths = (path for path in sorted(root.rglob("*")) if path.is_file())
         return [

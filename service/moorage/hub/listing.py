@@ -31,9 +31,9 @@ class HubFile:
     @property
     def hash(self) -> str:
         """The hash with its kind, as the log has it."""
-        if not self.etag:
-            return ""
-        return f"{'sha256' if _SHA256.fullmatch(self.etag) else 'git'}:{self.etag}"
+        if _SHA256.fullmatch(self.etag):
+            return f"sha256:{self.etag}"
+        return f"git:{self.etag}" if _SHA1.fullmatch(self.etag) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ from moorage.spec import ModelSpec
 # ValueError: an answer that is none of a hub, and names the client refuses.
 HUB_ERRORS: Final = (httpx2.HTTPError, OSError, ValueError)
 _NEVER_BETTER: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)
+_HIDDEN: Final = re.compile(r"(?<=://)[^/@\s]+@|(?<=\?)[^\s'\"]+")
+"""Of an address: a login in it, and what signs it."""
 _RESET: Final = re.compile(r";\s*t\s*=\s*(\d+)")
 """In how many seconds the hub's own header says that more requests are allowed."""
 _LOGIN: Final = "`hf auth login`, HF_TOKEN, or HF_TOKEN among the secrets"
@@ -77,6 +79,7 @@ def told_to_wait_s(error: Exception) -> float | None:
 
 def explain(error: Exception, spec: ModelSpec, endpoint: str) -> FetchFailedError:
     """Return what the caller is told: one sentence, and a reason for programs."""
+    endpoint = _HIDDEN.sub("", endpoint)
     if isinstance(error, HfHubHTTPError):
         return _refused(error, spec, endpoint)
     if isinstance(error, httpx2.HTTPError | OfflineModeIsEnabled):
@@ -138,18 +141,23 @@ def _refused_by_status(error: HfHubHTTPError, spec: ModelSpec, endpoint: str) ->
             "denied",
         )
     if status == _TOO_MANY:
-        after = told_to_wait_s(error)
-        when = f"in {seconds(after)}" if after is not None else "later"
         return FetchFailedError(
-            f"{endpoint} asks for fewer requests (status {status}); try again {when}, or with a "
-            "token, which is allowed more",
+            f"{endpoint} asks for fewer requests (status {status}); try again {_when(error)}, or "
+            "with a token, which is allowed more",
             "rate-limited",
         )
     if status >= _SERVER_ERRORS:
-        return FetchFailedError(f"{endpoint} fails (status {status}); try again later", "hub-down")
+        return FetchFailedError(
+            f"{endpoint} fails (status {status}); try again {_when(error)}", "hub-down"
+        )
     return FetchFailedError(
         f"{endpoint} refuses {spec.repo} (status {status}): {_first_line(error)}", "refused"
     )
+
+
+def _when(error: HfHubHTTPError) -> str:
+    after = told_to_wait_s(error)
+    return "later" if after is None else f"in {seconds(after)}"
 
 
 def _not_reached(error: Exception, spec: ModelSpec, endpoint: str) -> FetchFailedError:
@@ -226,5 +234,4 @@ def _status(error: HfHubHTTPError) -> int:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    # Where files are stored, addresses are signed: what signs them is not for a log.
-    return re.sub(r"\?[^\s'\"]+", "?...", lines[0]) if lines else type(error).__name__
+    return _HIDDEN.sub("", lines[0]) if lines else type(error).__name__

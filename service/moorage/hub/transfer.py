@@ -85,7 +85,7 @@ class Transfer:
         locked = lock()
         if locked is None:
             self._turn.give()
-            self._meter.waiting("another program, which fetches the same file")
+            self._meter.waiting("another fetch of the same file")
         while locked is None:
             if self._cancelled.wait(LOCK_LOOK_S):
                 raise FetchCancelledError
