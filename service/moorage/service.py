@@ -184,7 +184,8 @@ class ModelService(AsyncFace):
         """Stop a model's run and return when nothing of it is left.
 
         Waits for its leases to end; `force` does not, they are lost. `hold` refuses leases
-        until `start` or `reset`. After WaitTimeoutError the stop goes on.
+        until `start` or `reset`. A restart that is still to come is cancelled. After
+        WaitTimeoutError the stop goes on.
         Raises UnknownModelError, StopFailedError.
         """
         ticket: Ticket[None] = Ticket(f"stop({name!r})")
