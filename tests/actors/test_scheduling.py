@@ -462,8 +462,9 @@ def test_the_last_waiter_leaving_before_the_reservation_takes_entry_and_drains_a
     leases = [b.service.lease(name) for name in "abc"]
     b.settle()
     before = b.service.status().lru
-    leaves = b.call(lambda: b.service.lease("d", timeout_s=0.05))
+    leaves = b.lease("d", timeout_s=5)
     b.until_state("a", "draining")
+    b.advance(6)
     b.error(leaves)
     b.settle()
     after = b.service.status()
