@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+ORIGIN = "2026-01-01T00:00:00.000000Z"
+"""The time of a row at which `now` is 0."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenRow:

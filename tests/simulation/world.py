@@ -38,12 +38,13 @@ from moorage.testing.log import MemoryLog, MemoryStorage
 from simulation.choices import Choices
 from simulation.plan import Plan
 from simulation.scheduler import Process, Scheduler, Task, Timer
+from simulation.sight import ORIGIN
 
 LOG_ID = "00000000000000aa"
 FIRST_PID = 10_000
 NEVER = 1e12
 RESCAN_S = 0.25
-_BEGAN = datetime(2026, 1, 1)  # noqa: DTZ001  UTC, as it is written
+_BEGAN = datetime.fromisoformat(ORIGIN).replace(tzinfo=None)
 
 
 class Server:

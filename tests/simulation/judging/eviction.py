@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from simulation.judging.book import FOR_ROOM, Book, Run
-from simulation.sight import SeenLease, SeenRow, Sight
+from simulation.sight import ORIGIN, SeenLease, SeenRow, Sight
 
 OVERTAKEN = 20
 """More requests than this never pass one that could have been served."""
@@ -82,10 +82,11 @@ class Eviction:
         if list(order) == self.book.lru and len(order) < 2:
             return
         place = {run: at for at, run in enumerate(self.book.lru)}
+        seen_until = seconds_between(ORIGIN, row.at) + TIGHT_S
         for older, younger in pairwise(order):
             first, last = self.used.get(older, -1.0), self.used.get(younger, -1.0)
             unseen = first == last == -1.0
-            if first > last + TIGHT_S and last >= 0:
+            if last + TIGHT_S < first <= seen_until and last >= 0:
                 yield f"order {order}, but {older} was used at {first}, {younger} at {last}"
             elif unseen and place.get(older, -1) > place.get(younger, -1):
                 yield f"order {order}: {older} and {younger} changed places unused"

@@ -27,7 +27,13 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "reset": (*_ALWAYS, "UnknownModelError"),
     "set_limits": (*_ALWAYS, "ConfigurationError"),
     "close": ("CloseIncompleteError",),
-    "open": ("LogUnavailableError", "StateError", "StateInUseError", "ServiceFailedError"),
+    "open": (
+        "NameClashError",
+        "LogUnavailableError",
+        "StateError",
+        "StateInUseError",
+        "ServiceFailedError",
+    ),
 }
 """What each verb may raise, by its contract."""
 
