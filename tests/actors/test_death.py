@@ -5,8 +5,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from moorage import ModelService, ModelSpec
-from moorage.testing import FakeProcesses, fake_parts
+import pytest
+
+from moorage import LoadError, ModelService, ModelSpec
+from moorage.actors.hall import Hall
+from moorage.core.state import State
+from moorage.protocols import Flag, Readiness, ReadinessOrder
+from moorage.testing import FakePorts, FakeProcesses, fake_parts
 from support.services import LIMIT_S, Outcome, settle
 
 
@@ -42,3 +47,52 @@ def test_who_comes_between_a_death_and_its_handling_gets_the_next_run(tmp_path: 
             assert lease.run != held.run
             assert not lease.lost
             assert processes.server("a").alive
+
+
+class DiesAsItAnswers(FakePorts):
+    """Servers that are ready once more, and never again."""
+
+    def __init__(self, processes: SlowTail) -> None:
+        super().__init__(processes)
+        self._slow = processes
+        self.killed: list[Outcome] = []
+
+    def wait_ready(self, order: ReadinessOrder, cancelled: Flag) -> Readiness:
+        readiness = super().wait_ready(order, cancelled)
+        server = self._slow.server("a")
+        self.killed.append(Outcome(lambda: server.exit(None, signal=9)))
+        assert self._slow.reading.wait(LIMIT_S)
+        return readiness
+
+
+def test_a_server_that_dies_as_it_answers_is_not_lent_at_all(tmp_path: Path) -> None:
+    processes = SlowTail()
+    ports = DiesAsItAnswers(processes)
+    parts = fake_parts(processes=processes, ports=ports)
+    with ModelService.open(tmp_path / "state", parts=parts) as service:
+        service.define(ModelSpec(name="a", backend="fake"))
+        caller = Outcome(lambda: service.lease("a"))
+        settle(lambda: len(ports.killed) == 1)
+        service.set_limits(max_loaded=2)  # what came before this was handled
+        service.set_limits(max_loaded=1)
+        early = service.model("a").state
+        processes.read.set()
+        with pytest.raises(LoadError, match="signal 9"):
+            caller.get()
+
+        assert early == "loading"
+
+
+def test_a_gate_is_dead_from_the_start_when_its_run_is_and_that_is_not_remembered_for_ever() -> (
+    None
+):
+    hall = Hall(lambda: 0.0, lambda _run: None)
+    hall.died(1)
+    gate = hall.build("a", 1, (18000,))
+    known = hall.has_died(1)
+    hall.settle(State())
+
+    assert gate.dead
+    assert gate.closed
+    assert known
+    assert not hall.has_died(1)

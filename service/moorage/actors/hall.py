@@ -22,6 +22,7 @@ class Hall:
         self._gates: dict[int, Gate] = {}
         self._used_at: dict[int, float] = {}
         self._unproven: set[int] = set()
+        self._dead: set[int] = set()
         self._now = now
         self._on_empty = on_empty
 
@@ -48,6 +49,8 @@ class Hall:
         if shut:
             self._unproven.add(run)
         self._gates[run] = gate
+        if run in self._dead:
+            gate.dead = gate.closed = True
         return gate
 
     def unproven(self, run: int) -> bool:
@@ -61,10 +64,15 @@ class Hall:
 
     def died(self, run: int) -> None:
         """Lend a run no more: its leader has ended. Called by whoever sees that first."""
+        self._dead.add(run)  # announced first, then looked: its gate may be made just now
         gate = self._gates.get(run)
         if gate is not None:
             gate.dead = True
             gate.closed = True
+
+    def has_died(self, run: int) -> bool:
+        """Tell whether the leader of an open run was seen to end, decided upon or not."""
+        return run in self._dead
 
     def prove(self, run: int) -> None:
         """An adopted run answers."""
@@ -144,4 +152,7 @@ class Hall:
                 gate.closed = seen.stage is Stage.DRAINING or run in self._unproven
                 if gate.dead:  # looked at after it was perhaps opened: it may die in between
                     gate.closed = True
+        for run in list(self._dead):
+            if run not in state.runs:
+                self._dead.discard(run)
         self.publish(state)

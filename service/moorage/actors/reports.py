@@ -147,6 +147,8 @@ def _readiness(registry: Registry, message: msg.ReadyDone) -> None:
     readiness = message.readiness
     if readiness.outcome == "cancelled":
         return
+    if readiness.outcome == "ready" and registry.hall.has_died(message.run):
+        return  # it was: its exit is being told
     if registry.state.runs[message.run].stage in SERVING:
         adopted(registry, message.run, "" if readiness.outcome == "ready" else readiness.detail)
         return
