@@ -53,6 +53,8 @@ class Point:
 
 
 NOWHERE = Point()
+TOO_EARLY_S = 0.05
+"""Before an act there is time for whoever was answered already to say so."""
 
 
 def tell(*line: object) -> None:
@@ -84,6 +86,7 @@ class Trigger:
     def __call__(self, kind: str, work: Callable[..., Any], *args: Any, **more: Any) -> Any:
         here = self._count(kind)
         if here and self._point.when == "before":
+            threading.Event().wait(TOO_EARLY_S)
             die()
         result = work(*args, **more)
         if here:
