@@ -40,6 +40,7 @@ from moorage.errors import (
 )
 from moorage.feed import Feed
 from moorage.hub import HubFetcher
+from moorage.log.files import read_plain
 from moorage.log.sqlite import SqliteLog
 from moorage.protocols import (
     Alarm,
@@ -137,8 +138,8 @@ class Runtime:
             fetcher=parts.fetcher or HubFetcher(),
             new_worker=partial(ThreadWorker, self.threads),
             new_flag=self.threads.flag,
-            died=self.hall.died,
             monotonic=self.clock.monotonic,
+            died=self.hall.died,
         )
         self.desk = Desk(limits.max_waiting)
         self._directory = Directory(world, self.threads, self._post)
@@ -322,7 +323,7 @@ def _secret_key(folder: Path) -> bytes:
     """Return the key under which secrets are hashed, made once a state folder, mode 0600."""
     path = folder / "moorage.key"
     try:
-        key = path.read_bytes()
+        key = read_plain(path)
     except FileNotFoundError:
         key = b""
     except OSError as error:

@@ -10,6 +10,7 @@ from typing import Final
 
 from moorage.cli.console import harmless
 from moorage.errors import StateError
+from moorage.log.files import open_plain
 
 _BLOCK_BYTES: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 28
@@ -66,7 +67,7 @@ class OutputFile:
         self._position = 0
 
     def _lines(self, path: Path, *, to_the_end: bool) -> Iterator[str]:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             while True:
                 file.seek(self._position)
                 data = file.read(_LINE_BYTES)
@@ -95,7 +96,7 @@ class OutputFile:
 
 def _ending(path: Path, lines: int) -> tuple[bytes, int]:
     """Return the end of a file from the start of a line on, and the file's size then."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         size = file.seek(0, os.SEEK_END)
         start, blocks, newlines = size, list[bytes](), 0
         # One more than asked for: the last line may have no end yet.

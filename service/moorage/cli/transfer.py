@@ -12,7 +12,7 @@ from moorage.cli.console import Console
 from moorage.errors import StateError
 from moorage.log.backup import backup
 from moorage.log.reader import LogReader
-from moorage.log.transfer import exported, imported
+from moorage.log.transfer import exported, imported, lines_of
 
 
 def run_export(options: argparse.Namespace, console: Console) -> int:
@@ -28,14 +28,14 @@ def run_import(options: argparse.Namespace, console: Console) -> int:
     state = source.place(options.state)
     if options.file == "-":
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
-        count = imported(sys.stdin, "standard input", state)
+        count = imported(lines_of(sys.stdin, "standard input"), "standard input", state)
     else:
         try:
             file = Path(options.file).open(encoding="utf-8")  # noqa: SIM115 - closed below
         except OSError as error:
             raise StateError(options.file, f"cannot be read: {error.strerror}") from error
         with file:
-            count = imported(file, options.file, state)
+            count = imported(lines_of(file, options.file), options.file, state)
     console.object({"object": "import", "rows": count, "state": str(state)})
     console.line(f"{count} events are now in {state}")
     return 0

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from moorage.errors import StateError
 
 # Whatever SQLite may put beside a database.
 _COMPANIONS = ("-wal", "-shm", "-journal")
+SIDE_FILE_BYTES = 1 << 20
+"""More than what is beside a database ever holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,28 @@ class StateFiles:
 def companions(database: Path) -> tuple[Path, ...]:
     """Return the paths of the -wal, -shm and -journal of a database."""
     return tuple(database.with_name(database.name + suffix) for suffix in _COMPANIONS)
+
+
+def check_companions(database: Path) -> None:
+    """Raise StateError when SQLite would take for its own what is no file, and may never end."""
+    for path in companions(database):
+        if (path.exists() or path.is_symlink()) and not path.is_file():
+            raise StateError(str(path), "is no file; move it away, its name belongs to the log")
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file for reading. Raises OSError also for a pipe or a device: they may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no file", str(path))
+
+
+def read_plain(path: Path, most: int = SIDE_FILE_BYTES) -> bytes:
+    """Return what a file holds, of a large one the beginning. Raises OSError as `open_plain`."""
+    with open_plain(path) as file:
+        return file.read(most)
 
 
 def make_folder(folder: Path) -> tuple[Path, ...]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from moorage.log.files import read_plain
+
 _logger = logging.getLogger(__name__)
 
 _SEQ_DIGITS = 20
@@ -55,8 +57,8 @@ class HeadFile:
 def read_head(path: Path) -> Head | None:
     """Return what a head file says, None when there is none or its line is torn."""
     try:
-        line = path.read_bytes()
-    except FileNotFoundError:
+        line = read_plain(path, _LINE_BYTES + 1)
+    except OSError:  # whatever is there is no head
         return None
     seq, _, digest = line.rstrip(b"\n").partition(b" ")
     if len(line) != _LINE_BYTES or not seq.isdigit() or not _HASH.fullmatch(digest):
@@ -65,9 +67,9 @@ def read_head(path: Path) -> Head | None:
 
 
 def read_cuts(path: Path) -> tuple[str, ...]:
-    """Return the lines that `note_cut` added, () when there are none."""
+    """Return the lines that `note_cut` added, () when there are none. Raises OSError."""
     try:
-        return tuple(path.read_text(encoding="ascii", errors="replace").splitlines())
+        return tuple(read_plain(path).decode("ascii", errors="replace").splitlines())
     except FileNotFoundError:
         return ()
 
@@ -83,5 +85,6 @@ def note_cut(path: Path, expected: Head, found: Head) -> None:
         expected.seq,
         found.seq,
     )
-    with path.open("a", encoding="ascii") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+    with os.fdopen(os.open(path, flags, 0o600), "a", encoding="ascii") as file:
         file.write(line)

@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 
 from moorage.errors import StateError, StateInUseError
+from moorage.log.files import read_plain
 
 _POLL_S = 0.02
 _RELIC_S = 2.0
@@ -143,7 +144,7 @@ class StateLock:
 def read_owner(path: Path) -> str:
     """Describe the owner that a lock file names; it may have gone already."""
     try:
-        owner = json.loads(path.read_bytes())
+        owner = json.loads(read_plain(path))
         text = f"process {owner['pid']} on {owner['host']} since {owner['since']}"
         return f"{text} ({owner['note']})" if owner["note"] else text
     except (OSError, ValueError, LookupError, TypeError):
@@ -153,7 +154,7 @@ def read_owner(path: Path) -> str:
 def owner_has_died(path: Path) -> bool:
     """Tell whether the owner that a lock file names was a process of this host that is gone."""
     try:
-        owner = json.loads(path.read_bytes())
+        owner = json.loads(read_plain(path))
         return owner["host"] == socket.gethostname() and _has_died(int(owner["pid"]))
     except (OSError, ValueError, LookupError, TypeError):
         return False

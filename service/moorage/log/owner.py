@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import psutil
 
-from moorage.log.files import StateFiles
+from moorage.log.files import StateFiles, read_plain
 from moorage.log.lock import read_owner
 
 _KERNEL_LOCKS = Path("/proc/locks")
@@ -59,7 +59,7 @@ def is_claimed(log_id: str) -> bool:
 
 def _named(lock: Path) -> dict[str, Any]:
     try:
-        found = json.loads(lock.read_bytes())
+        found = json.loads(read_plain(lock))
     except (OSError, ValueError):
         return {}
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from moorage.errors import LogUnavailableError, StateError
 from moorage.log import engine, faults
-from moorage.log.files import StateFiles, companions
+from moorage.log.files import StateFiles, check_companions, companions
 
 _ATTEMPTS = 20  # a log that is opened and closed by others all the time
 
@@ -45,6 +45,7 @@ class ReadConnection:
     """
 
     def __init__(self, database: Path, *, prepare: Sequence[str] = ()) -> None:
+        check_companions(database)
         self._path = database
         self._prepare = tuple(prepare)
         self._wal = companions(database)[0]

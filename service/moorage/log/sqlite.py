@@ -18,6 +18,7 @@ from moorage.errors import CorruptLogError, ForkedError, LogUnavailableError, St
 from moorage.log import archiving, engine, faults, segments
 from moorage.log.files import (
     StateFiles,
+    check_companions,
     check_owner,
     companions,
     make_folder,
@@ -361,6 +362,7 @@ class SqliteLog:
 
 
 def _prepare_database(database: Path) -> None:
+    check_companions(database)
     if not database.exists():
         # Empty is as good as none for SQLite, which would give it the mode of our umask.
         os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -10,11 +10,12 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TextIO, cast
 
 from sqlalchemy.exc import DBAPIError
 
 from moorage.core import chain
+from moorage.core.shape import flaw
 from moorage.errors import CorruptLogError, StateError
 from moorage.log import engine, faults, revisions
 from moorage.log.files import StateFiles, companions, make_folder, remove_folders
@@ -27,6 +28,8 @@ FORMAT: Final = 1
 _INSERT = engine.compiled(events.insert())
 _BATCH_ROWS = 1_000
 _MOST = (1 << 63) - 1
+_LINE_CHARS = 64 << 20
+"""No row is as long as this; /dev/zero is one line without end."""
 _HEADER = frozenset({"moorage", "log_id", "after", "after_hash"})
 _END = frozenset({"end", "hash"})
 _FIELDS = set(Row._fields)
@@ -56,6 +59,17 @@ def _object(row: Row) -> dict[str, Any]:
     if to_json(value := to_object(text)) == text:
         return found | {"data": value}
     return found | {"data_text": text}  # as another program wrote it: the hash is of the text
+
+
+def lines_of(file: TextIO, source: str) -> Iterator[str]:
+    """Yield the lines of an export. Raises StateError for one that goes on and on."""
+    number = 0
+    while line := file.readline(_LINE_CHARS):
+        number += 1
+        if len(line) == _LINE_CHARS:
+            problem = f"line {number} is longer than {_LINE_CHARS >> 20} MB: this is no export"
+            raise StateError(source, problem)
+        yield line
 
 
 def imported(lines: Iterable[str], source: str, state: Path) -> int:
@@ -176,9 +190,11 @@ class _Lines:
             raise self._problem(f"has row {row.seq} after row {self._before.seq}")
         try:
             fits = chain.link(self._before.hash, row[:-1]) == row.hash
-            to_entry(row, self._source)
+            wrong = flaw(to_entry(row, self._source))
         except CorruptLogError as error:
             raise self._problem(f"cannot be understood: {error.problem}") from error
+        if wrong:
+            raise self._problem(wrong)
         if not fits:
             raise self._problem(f"was changed: the hash of row {row.seq} does not fit")
         self._before = Head(row.seq, row.hash)
