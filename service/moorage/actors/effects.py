@@ -312,14 +312,15 @@ def _ended(
             registry.later(msg.Want(ticket))
     elif not _moved(registry, event, tickets):
         _fail(registry, tickets, _error_for(registry.state, event, no_room))
-    for ticket in registry.desk.take_ends(event.run):
+    stopped = registry.desk.take_ends(event.run)
+    for ticket in stopped:
         ticket.grant(None)
     _ask_again(registry, event.model)
     registry.tell_model(event.model, msg.Forget(event.run))
     model = registry.state.models.get(event.model)
     if model is None or model.run is None:
         registry.end_model(event.model)
-    if model is not None and (was is None or was.reason not in decide.LASTING):
+    if model is not None and not stopped and (was is None or was.reason not in decide.LASTING):
         _restart_later(registry, event, model.name)
 
 
