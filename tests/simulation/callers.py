@@ -44,6 +44,8 @@ class Caller:
         self.over = False
         self.closes = False
         """It was interrupted while it closed the service, and has to go on."""
+        self._mend: Callable[[Caller], None] | None = None
+        """What helps against the last error."""
 
     def run(self) -> None:
         """Act until the world is to come to rest, then let go of everything."""
@@ -60,10 +62,15 @@ class Caller:
         sim = self.sim
         thinks = THINKS_S[sim.plan.patience]
         sim.scheduler.sleep(thinks[sim.choices.choose(len(thinks))])
-        chosen = sim.plan.acts[sim.choices.choose(len(sim.plan.acts))]
-        act = "close" if self.closes else chosen
-        if sim.service is not None and not sim.calm:
-            ACTS[act](self)
+        if sim.service is None or sim.calm:
+            return
+        mend, self._mend = self._mend, None
+        if self.closes:
+            _close(self)
+        elif mend is not None and sim.choices.choose(3) < 2:
+            mend(self)
+        else:
+            ACTS[sim.plan.acts[sim.choices.choose(len(sim.plan.acts))]](self)
 
     # --- calling ---
 
@@ -94,6 +101,7 @@ class Caller:
             result = work()
         except MoorageError as raised:
             error = type(raised).__name__
+            self._mend = MENDS.get(error)
         finally:  # interrupted, it has gone: nobody waits for an answer
             self.call = self.ticket = None
             sim.calls_changed = True
@@ -271,6 +279,17 @@ def _close(caller: Caller) -> None:
     caller.closes = False
 
 
+def _archive(caller: Caller) -> None:
+    service = caller.service
+    caller.make("archive", (), CALL_S, service.archive)
+
+
+def _look(caller: Caller) -> None:
+    """Look at what is published: it never waits, and never fails."""
+    if caller.service.status().waiting < 0:
+        raise RuntimeError("less than nobody waits")
+
+
 ACTS: Mapping[str, Callable[[Caller], None]] = {
     "rest": _rest,
     "lease": _lease,
@@ -285,5 +304,13 @@ ACTS: Mapping[str, Callable[[Caller], None]] = {
     "unpin": _unpin,
     "reset": _reset,
     "set_limits": _set_limits,
+    "archive": _archive,
+    "look": _look,
     "close": _close,
 }
+MENDS: Mapping[str, Callable[[Caller], None]] = {
+    "UnknownModelError": _define,
+    "ModelHeldError": _reset,
+    "ModelUnavailableError": _reset,
+}
+"""What is done about an error, as a rule."""

@@ -36,6 +36,8 @@ PATIENT_S = 0.5
 OPENER = 0
 """The number of who opens and closes, among the callers."""
 RETRY_OPEN_S = 1.0
+OPENING_STEPS = 16
+"""Within about so many the world of an earlier owner is taken over."""
 
 
 class WrongError(Exception):
@@ -98,6 +100,7 @@ class Simulation:
         self._process: Process | None = None
         self._processes = 0
         self._next_process = 0.0
+        self._crash_in = 0
         self._callers: list[Caller] = []
         self._main: Caller | None = None
         self.owner = 0
@@ -164,6 +167,9 @@ class Simulation:
         process = self._process
         if process is not None and process.doomed:
             return self._crash()
+        self._crash_in -= 1
+        if process is not None and self._crash_in == 0 and not self.calm:
+            return self._crash()
         if process is None:
             if self.scheduler.now >= self._next_process:
                 return self._begin_process()
@@ -225,7 +231,7 @@ class Simulation:
     def _fault_log_down(self, process: Process) -> str:
         world = self.world
         world.log_down = ("disk is full", "database is locked")[self.choices.choose(2)]
-        seconds = (0.5, 5.0, 90.0)[self.choices.choose(3)]
+        seconds = (0.2, 2.0, 20.0)[self.choices.choose(3)]
 
         def up() -> None:
             world.log_down = ""

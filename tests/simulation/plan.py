@@ -64,6 +64,8 @@ ACTS: Mapping[str, tuple[int, int]] = {
     "unpin": (0, 4),
     "reset": (1, 5),
     "set_limits": (0, 4),
+    "archive": (0, 1),
+    "look": (0, 3),
     "close": (0, 1),
 }
 """What callers do, each with the least and the most of its weight."""
@@ -103,7 +105,7 @@ def plan_of(seed: int, steps: int) -> Plan:
     """Return the world of a seed: every fault exists in half of them."""
     pick = random.Random(f"plan {seed}")
     limited = pick.random() < 0.3
-    count = pick.randint(1, 4)
+    count = pick.choice((1, 2, 3, 3, 4, 4))
     quiet = pick.random() < 0.05
     share = pick.choice((0.2, 0.5, 0.5, 0.8))
     rates = {
@@ -117,14 +119,14 @@ def plan_of(seed: int, steps: int) -> Plan:
         steps=steps,
         models=tuple(_model(pick, limited) for _ in range(count)),
         ports=pick.randint(2, 6),
-        max_loaded=pick.randint(1, 3),
+        max_loaded=pick.randint(1, min(count, 3)),
         memory_limit=pick.choice((100, 150, 250)) if limited else None,
         min_residency_s=pick.choice((0.0, 0.0, 0.0, 0.5, 5.0)),
         callers=pick.randint(2, 6),
         on_close=pick.choice(("stop", "keep")),
         patience=pick.randrange(3),
         snapshot_every=pick.choice((20, 100, 100_000)),
-        max_waiting=pick.choice((2, 1000, 1000)),
+        max_waiting=pick.choice((2, *[1000] * 6)),
         rates={} if quiet else rates,
         acts=("rest", *(act for act, weight in weights.items() for _ in range(weight))),
     )

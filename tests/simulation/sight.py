@@ -64,7 +64,8 @@ class SeenCall:
 
     caller: int
     verb: str
-    """lease, lease_all, start, stop, remove, define, pin, unpin, reset, set_limits, close, open."""
+    """lease, lease_all, start, stop, remove, define, pin, unpin, reset, set_limits, archive,
+    close, open."""
     names: tuple[str, ...]
     asked_at: float
     deadline: float

@@ -26,6 +26,7 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "unpin": (*_ALWAYS, "UnknownModelError"),
     "reset": (*_ALWAYS, "UnknownModelError"),
     "set_limits": (*_ALWAYS, "ConfigurationError"),
+    "archive": (*_ALWAYS, "StateError"),
     "close": ("CloseIncompleteError",),
     "open": (
         "NameClashError",

@@ -31,6 +31,7 @@ class Truths:
             "reset": self._reset,
             "start": self._start,
             "set_limits": self._set_limits,
+            "archive": self._archive,
             "close": self._close,
             "open": self._open,
         }
@@ -125,6 +126,9 @@ class Truths:
             if getattr(self.book, key, value) != value:
                 return f"{key} is {getattr(self.book, key)}, not {value}"
         return ""
+
+    def _archive(self, _answer: SeenAnswer, since: int, _sight: Sight) -> str:
+        return "" if self._since("", since, "log.continued") else "no row continues the log"
 
     def _close(self, _answer: SeenAnswer, since: int, sight: Sight) -> str:
         if sight.open:
