@@ -134,6 +134,73 @@ def test_on_a_disk_without_links_files_stand_under_their_names(
     assert (second.path, second.fetched_bytes) == (first.path, 0)
 
 
+# --- without the hub ---
+
+
+def by_snapshot(fetching: Fetching) -> str:
+    return huggingface_hub.snapshot_download(
+        REPO, cache_dir=fetching.cache, endpoint=fetching.hub.endpoint, token=False
+    )
+
+
+def test_one_file_of_a_repo_is_not_taken_for_all_of_it_when_the_hub_is_down(
+    fetching: Fetching,
+) -> None:
+    fetching(file="config.json")
+    fetching.hub.faults["list"] = Fault(status=502)
+
+    assert fetching.failure(file=None).reason == "hub-down"
+    assert fetching(file="config.json").fetched_bytes == 0
+
+
+@pytest.mark.parametrize("file", ["model.gguf", None])
+def test_what_is_not_whole_is_not_taken_when_the_hub_is_down(
+    fetching: Fetching, file: str | None
+) -> None:
+    fetching(file=file)
+    blob(fetching).write_bytes(b"short")
+    fetching.hub.faults["list"] = Fault(status=502)
+
+    assert fetching.failure(file=file).reason == "hub-down"
+
+
+@pytest.mark.parametrize("damage", [None, "config.json"])
+def test_what_huggingface_hub_fetched_is_taken_when_it_is_whole_and_the_hub_is_down(
+    fetching: Fetching, damage: str | None
+) -> None:
+    theirs = by_snapshot(fetching)
+    if damage is not None:
+        (Path(theirs) / damage).unlink()
+    fetching.hub.faults["list"] = Fault(status=502)
+
+    if damage is None:
+        assert fetching(file=None).path == theirs
+    else:
+        assert fetching.failure(file=None).reason == "hub-down"
+
+
+def test_a_note_that_was_cut_is_as_good_as_none(fetching: Fetching) -> None:
+    fetched = fetching()
+    (note,) = fetching.cache.rglob("moorage/*.json")
+    note.write_bytes(note.read_bytes()[:10])
+    fetching.hub.faults["list"] = Fault(status=502)
+
+    assert fetching().path == fetched.path
+
+
+def test_a_cache_that_is_only_read_serves_what_it_has(fetching: Fetching) -> None:
+    fetched = fetching()
+    (note,) = fetching.cache.rglob("moorage/*.json")
+    note.unlink()
+    note.parent.rmdir()
+    note.parent.write_bytes(b"in the way")
+
+    assert fetching().path == fetched.path
+
+
+# --- another commit ---
+
+
 def test_a_new_commit_shares_what_has_not_changed(fetching: Fetching) -> None:
     before = fetching(file=None)
     fetching.hub.repos[REPO].files["config.json"] = b'{"new": 1}'

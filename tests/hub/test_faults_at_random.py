@@ -1,4 +1,4 @@
-"""Many fetches at once of a hub that fails at random: what is shown is right, and all of it ends."""
+"""Many fetches at once of a hub that fails at random: what is shown is right, and all ends."""
 
 from __future__ import annotations
 

@@ -203,17 +203,25 @@ class _Handler(BaseHTTPRequestHandler):
             location = f"{self.hub.store.endpoint}{self.path}?Signature=signed"
             self._refuse(HTTPStatus.FOUND, None, {"Location": location})
         elif kind == "list":
-            self._list("/".join(parts[2:4]), parts[5] if len(parts) > 5 else "main", fault)
+            at = parts[5] if len(parts) > 5 else "main"
+            self._list("/".join(parts[2:4]), at, fault, tree=parts[4:5] == ["tree"])
         else:
             self._file("/".join(parts[:2]), parts[3], "/".join(parts[4:]), fault)
 
-    def _list(self, name: str, revision: str, fault: Fault) -> None:
+    def _list(self, name: str, revision: str, fault: Fault, *, tree: bool) -> None:
         repo = self._find(name, revision)
         if repo is None:
             return
         siblings = [self._sibling(repo, file) for file in repo.files]
-        text = json.dumps({"id": name, "sha": repo.commit, "siblings": siblings}).encode()
-        self._send("", text, {"Content-Type": "application/json"}, fault)
+        listed: Any = {"id": name, "sha": repo.commit, "siblings": siblings}
+        if tree:
+            listed = [
+                {"type": "file", "path": each["rfilename"], "size": each["size"]}
+                | {"oid": each["blobId"]}
+                | ({"lfs": each["lfs"] | {"oid": each["lfs"]["sha256"]}} if "lfs" in each else {})
+                for each in siblings
+            ]
+        self._send("", json.dumps(listed).encode(), {"Content-Type": "application/json"}, fault)
 
     def _sibling(self, repo: Repo, name: str) -> dict[str, Any]:
         size = len(repo.files[name])

@@ -1,22 +1,25 @@
 """The user's own cache, as huggingface_hub lays it out and documents it: blobs, snapshots, refs.
 
-A file is stored once under its hash in `blobs`, and `snapshots/<commit>/<name>` links to it. What
-is not whole yet is a part file of ours beside the blobs.
+A file is stored once under its hash in `blobs`, and `snapshots/<commit>/<name>` links to it. Ours
+are the part files beside the blobs, of what is not whole yet, and `moorage/<commit>.json`, which
+says what the commit has: a snapshot alone does not tell whether it is complete.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final, cast
 
-from huggingface_hub import constants
+from huggingface_hub import constants, get_cached_repo_tree
+from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
-from moorage.hub.listing import COMMIT, HubFile
+from moorage.hub.listing import COMMIT, HubFile, Listing
 from moorage.hub.locks import try_lock, unlock
 
 PART: Final = ".moorage.part"
@@ -32,6 +35,7 @@ class RepoCache:
     """What one repo has in the cache. Used by one thread."""
 
     def __init__(self, cache_dir: str | None, repo: str) -> None:
+        self._repo = repo
         self._cache = Path(cache_dir or constants.HF_HUB_CACHE).expanduser().absolute()
         folder = "--".join(("models", *repo.split("/")))
         self._root = self._cache / folder
@@ -100,18 +104,32 @@ class RepoCache:
             if not self._linked(commit, file):
                 self._link(self.blob(file), self._pointer(commit, file))
 
-    def note(self, commit: str, revision: str) -> None:
-        """Note which commit a revision means, for when the hub is unreachable."""
+    def note(self, listed: Listing, revision: str) -> None:
+        """Note what a revision means and has, for when the hub is unreachable."""
         refs = self._root / "refs"
         note = refs.joinpath(*PurePosixPath(revision).parts)
-        if revision == commit or not note.resolve().is_relative_to(refs.resolve()):
-            return
+        notes = {self._listing(listed.commit): json.dumps(listed.sizes)}
+        if revision != listed.commit and note.resolve().is_relative_to(refs.resolve()):
+            notes[note] = listed.commit
+        for path, text in notes.items():
+            try:
+                _write(path, text)
+            except OSError as error:  # such as in a cache that is only read
+                _log.info("%s is not noted: %s", path, error)
+
+    def sizes(self, commit: str) -> Mapping[str, int] | None:
+        """Return what a commit has, as we or huggingface_hub have noted; None when nobody has."""
         try:
-            if not note.is_file() or note.read_text(encoding="ascii", errors="replace") != commit:
-                note.parent.mkdir(parents=True, exist_ok=True)
-                note.write_text(commit, encoding="ascii")
-        except OSError as error:  # such as in a cache that is only read
-            _log.info("%s is not noted in %s: %s", revision, refs, error)
+            noted: Any = json.loads(self._listing(commit).read_bytes())
+            if isinstance(noted, dict):
+                return cast("dict[str, int]", noted)
+        except (OSError, ValueError):
+            pass  # not noted, or not to its end
+        try:
+            tree = get_cached_repo_tree(self._repo, revision=commit, cache_dir=self._cache)
+        except CachedRepoTreeNotFoundError:
+            return None
+        return {file.path: file.size for file in tree}
 
     def sweep(self, wanted: Sequence[HubFile]) -> None:
         """Remove what fetches of ours left in this cache that nobody goes on with.
@@ -124,6 +142,9 @@ class RepoCache:
             whole = part.with_name(part.name.removesuffix(PART))
             if part not in mine and (whole.exists() or _age_s(part) > STALE_S):
                 _remove(part)
+
+    def _listing(self, commit: str) -> Path:
+        return self._root / "moorage" / f"{commit}.json"
 
     def _pointer(self, commit: str, file: HubFile) -> Path:
         return self.snapshot(commit).joinpath(*PurePosixPath(file.name).parts)
@@ -140,6 +161,12 @@ class RepoCache:
             return
         except OSError:  # no links here: as huggingface_hub does, it stands there itself
             blob.replace(pointer)
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_text("utf-8", "replace") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
 
 
 def _etag(path: Path) -> str:

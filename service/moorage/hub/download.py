@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from huggingface_hub import HfApi, hf_hub_url, is_offline_mode
+from huggingface_hub import hf_hub_url, is_offline_mode
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # by __getattr__
 
@@ -94,7 +94,7 @@ class Download:
         files = [listed.files[name] for name in chosen.names]
         self._bring(listed.commit, files)
         self._cache.link(listed.commit, files)
-        self._cache.note(listed.commit, self._revision)
+        self._cache.note(listed, self._revision)
         return self._fetched(listed.commit, chosen, files)
 
     def _bring(self, commit: str, files: Sequence[HubFile]) -> None:
@@ -142,31 +142,21 @@ class Download:
         return disk_full(str(self._cache.blobs), needed, disk.f_bavail * disk.f_frsize)
 
     def _cached(self) -> Fetched | None:
-        """Return what the cache has, None when a wanted file is missing."""
+        """Return what the cache has, None when a wanted file is missing or not whole."""
         commit = self._cache.commit_of(self._revision)
         if commit is None:
             return None
-        files = {file.name: file for file in self._cache.files(commit)}
+        here = {file.name: file for file in self._cache.files(commit)}
+        sizes = self._cache.sizes(commit)
         try:
-            chosen = wanted(self._spec, files.keys())
+            chosen = wanted(self._spec, (here if sizes is None else sizes).keys())
         except NotThereError:
             return None
-        if chosen.model is None and not self._is_whole(commit):
+        files = [here[name] for name in chosen.names if name in here]
+        whole = sizes is None or all(file.size == sizes[file.name] for file in files)
+        if len(files) < len(chosen.names) or not whole:
             return None
-        return self._fetched(commit, chosen, [files[name] for name in chosen.names])
-
-    def _is_whole(self, commit: str) -> bool:
-        """Tell whether a snapshot is complete, as far as huggingface_hub knows."""
-        try:
-            HfApi().snapshot_download(  # pyright: ignore[reportUnknownMemberType] - tqdm
-                self._repo,
-                revision=commit,
-                cache_dir=self._access.cache_dir,
-                local_files_only=True,
-            )
-        except FileNotFoundError:
-            return False
-        return True
+        return self._fetched(commit, chosen, files)
 
     def _fetched(self, commit: str, chosen: Wanted, files: Sequence[HubFile]) -> Fetched:
         root = self._cache.snapshot(commit)

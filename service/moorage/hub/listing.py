@@ -43,6 +43,11 @@ class Listing:
     commit: str
     files: Mapping[str, HubFile]
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file."""
+        return {file.name: file.size for file in self.files.values()}
+
 
 class NotAHubError(ValueError):
     """What answered is no hub."""
