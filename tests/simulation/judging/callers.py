@@ -177,7 +177,8 @@ class Callers:
         live = self.truths.stages.get(run.run, run.stage)
         if not run.was_ready and not (sight.unwritten and live in LENT):
             yield f"granted run {run.run}, which was never ready"
-        if run.stage == "draining" and run.since < since and not nested and not lease.lost:
+        drains = run.stage == live == "draining" and run.since < since
+        if drains and not nested and not lease.lost:
             yield f"granted run {run.run}, which drains for {run.reason}"
         model = self.book.models.get(lease.model)
         refuses = model is not None and model.status == "held" and not nested

@@ -27,6 +27,8 @@ class Eviction:
         self.book = book
         self.used: dict[int, float] = {}
         """Runs to when they were last entered or left, -1.0 when an earlier owner saw it."""
+        self.surely: dict[int, float] = {}
+        """The same at the earliest: an answer is granted some time before it is heard."""
         self.holders: Counter[int] = Counter()
         """Runs to how many leases that are not lost callers hold now."""
         self._leases: Sequence[SeenLease] = ()
@@ -39,18 +41,23 @@ class Eviction:
         if sight.owner != self._owner:
             self._owner = sight.owner
             self.used = dict.fromkeys(self.used, -1.0)
+            self.surely.clear()
             self._each.clear()  # what they held of an earlier owner's, they do not leave now
             self._leases = ()
             self.holders.clear()
         for answer in sight.answers:
             for lease in answer.leases:
                 self.used[lease.run] = sight.now
+                before = self.surely.get(lease.run, -1.0)
+                self.surely[lease.run] = max(before, answer.asked_at)
         if sight.leases != self._leases:
             self._leases = sight.leases
             each = Counter((lease.caller, lease.run) for lease in sight.leases)
             for key in each.keys() | self._each.keys():
                 if each[key] != self._each[key]:
                     self.used[key[1]] = sight.now
+                if each[key] < self._each[key]:
+                    self.surely[key[1]] = sight.now
             self._each = each
             self.holders = Counter(lease.run for lease in sight.leases if not lease.lost)
 
@@ -76,6 +83,7 @@ class Eviction:
             self.used.setdefault(row.run, -1.0 if delayed else self.book.now)
         elif row.kind == "run.released" and row.run is not None:
             self.used.pop(row.run, None)
+            self.surely.pop(row.run, None)
 
     def _order(self, row: SeenRow) -> Iterator[str]:
         order = row.data["order"]
@@ -84,8 +92,9 @@ class Eviction:
         place = {run: at for at, run in enumerate(self.book.lru)}
         seen_until = seconds_between(ORIGIN, row.at) + TIGHT_S
         for older, younger in pairwise(order):
-            first, last = self.used.get(older, -1.0), self.used.get(younger, -1.0)
-            unseen = first == last == -1.0
+            used, last = self.used.get(older, -1.0), self.used.get(younger, -1.0)
+            first = self.surely.get(older, used)
+            unseen = used == last == -1.0
             if last + TIGHT_S < first <= seen_until and last >= 0:
                 yield f"order {order}, but {older} was used at {first}, {younger} at {last}"
             elif unseen and place.get(older, -1) > place.get(younger, -1):
@@ -129,7 +138,7 @@ class Eviction:
 
     def _idleness(self, run: Run) -> Iterator[str]:
         ttl = self.book.models[run.model].spec.get("ttl_s")
-        used = self.used.get(run.run, -1.0)
+        used = self.surely.get(run.run, self.used.get(run.run, -1.0))
         if ttl is None:
             yield f"run {run.run} is evicted for idleness, {run.model!r} has no ttl_s"
         elif used >= 0 and self.book.now - used + TIGHT_S < ttl:

@@ -53,7 +53,7 @@ class Truths:
                 if server.model == model and old and (server.leader_alive or server.others):
                     return f"something of run {server.run} lives"
             hold = answer.options.get("hold")
-            if hold and not self._is(model, "held") and not self._since(model, since, "model.held"):
+            if hold and not self._is(model, "held") and not self._since(model, since, "held"):
                 return f"{model!r} is not held"
         return ""
 
@@ -103,7 +103,7 @@ class Truths:
 
     def _reset(self, answer: SeenAnswer, since: int, _sight: Sight) -> str:
         for name in self._models(answer, since):
-            if self._is(name, "stopped") or self._since(name, since, "model.reset"):
+            if self._is(name, "stopped") or self._since(name, since, "model.reset", "stopped"):
                 return ""
         return f"no row says that {answer.names[0]!r} was reset"
 
