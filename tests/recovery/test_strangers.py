@@ -211,7 +211,7 @@ def test_a_worker_that_can_be_proved_no_more_is_kept_in_quarantine_until_it_ends
 
 PYTHON = Path("/usr/bin/python3")
 SETUID = """
-import pathlib
+import pathlib, encodings.ascii  # what is imported late, the other user may not be let to read
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 import moorage.actors.effects as effects
 effects.RETRY_STOP_S = effects.RETRY_MAX_S = 0.05
