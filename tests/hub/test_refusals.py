@@ -380,6 +380,17 @@ def test_a_file_that_the_disk_has_no_room_for_is_not_begun(hub: Hub, small_disk:
     assert fetching.parts() == []
 
 
+def test_a_disk_that_is_full_already_is_told_the_same_way(hub: Hub, small_disk: Path) -> None:
+    fetching = Fetching(hub, small_disk / "cache")
+    fill(small_disk / "filler")
+
+    failure = fetching.failure()
+
+    assert failure.reason == "disk-full"
+    assert str(small_disk / "cache" / "models--org--model" / "blobs") in failure.problem
+    assert "16.4 kB are needed, 0 B are free" in failure.problem
+
+
 def test_a_disk_that_fills_meanwhile_is_the_same_error_and_gets_room_back(
     hub: Hub, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,6 +213,7 @@ def test_who_waits_for_another_program_leaves_its_turn_to_others(fetching: Fetch
     other = fetching.begin(repo="org/b", file=None).get()
 
     assert other.fetched_bytes == 1000
+    assert fetching.hub.asked["get"] == 2  # theirs still stands
     fetching.hub.go.set()
     assert held_up.get().path == theirs.get()
 

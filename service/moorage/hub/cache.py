@@ -86,6 +86,12 @@ class RepoCache:
             HubFile(str(path.relative_to(root)), path.stat().st_size, _etag(path)) for path in paths
         ]
 
+    def room(self) -> tuple[str, int]:
+        """Return where contents are stored, and how many bytes are free there."""
+        folder = next(path for path in (self.blobs, *self.blobs.parents) if path.exists())
+        disk = os.statvfs(folder)
+        return str(self.blobs), disk.f_bavail * disk.f_frsize
+
     def prepare(self) -> None:
         """Make the folders. Raises OSError."""
         new = not self._cache.exists()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from huggingface_hub import hf_hub_url, is_offline_mode
@@ -104,11 +103,15 @@ class Download:
         self._meter.begin(total, total - sum(file.size for file in missing.values()))
         if not missing:
             return
-        self._cache.prepare()
-        self._cache.sweep(files)
-        self._turn.take()
         try:
+            self._cache.prepare()
+            self._cache.sweep(files)
+            self._turn.take()
             self._transfer(commit, list(missing.values()))
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            raise disk_full(self._needed(missing.values()), *self._cache.room()) from error
         finally:
             self._turn.give()
 
@@ -126,20 +129,13 @@ class Download:
             cancelled=self._cancelled,
         )
         for at, file in enumerate(missing):
-            later = missing[at + 1 :]
-            needed = sum(each.size - self._cache.partly(each) for each in later)
-            try:
-                transfer.bring(file, needed)
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                needed += file.size - self._cache.partly(file)
-                raise self._disk_full(needed) from error
+            transfer.bring(file, later=self._needed(missing[at + 1 :]))
             self._meter.finish(file.size)
 
-    def _disk_full(self, needed: int) -> FetchFailedError:
-        disk = os.statvfs(self._cache.blobs)
-        return disk_full(str(self._cache.blobs), needed, disk.f_bavail * disk.f_frsize)
+    def _needed(self, files: Iterable[HubFile]) -> int:
+        """Return how many bytes are still to come."""
+        cache = self._cache
+        return sum(file.size - cache.partly(file) for file in files if not cache.has_blob(file))
 
     def _cached(self) -> Fetched | None:
         """Return what the cache has, None when a wanted file is missing or not whole."""

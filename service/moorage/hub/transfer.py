@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -94,10 +93,9 @@ class Transfer:
         return locked
 
     def _refuse_full_disk(self, needed: int) -> None:
-        disk = os.statvfs(self._cache.blobs)
-        free = disk.f_bavail * disk.f_frsize
+        path, free = self._cache.room()
         if needed > free:
-            raise disk_full(str(self._cache.blobs), needed, free)
+            raise disk_full(needed, path, free)
 
     def _go_on(self, part: Part, file: HubFile) -> None:
         """Go on with what an earlier attempt left; when that was wrong, begin anew once."""
@@ -163,7 +161,7 @@ class WrongHashError(FetchFailedError):
         )
 
 
-def disk_full(path: str, needed: int, free: int) -> FetchFailedError:
+def disk_full(needed: int, path: str, free: int) -> FetchFailedError:
     """Return the error of a disk that has not the room for what is still to come."""
     return FetchFailedError(
         f"no space is left at {path}: {size(needed)} are needed, {size(free)} are free; free "

@@ -65,7 +65,8 @@ class Tries:
         return down or (self._due is not None and time.monotonic() + wait_s >= self._due)
 
     def _pause(self, error: Exception, wait_s: float) -> None:
-        _log.info("the hub is asked again in %s: %s", seconds(wait_s), error)
+        # Not what it says: addresses are in it, with what signs them.
+        _log.info("the hub is asked again in %s, after %s", seconds(wait_s), type(error).__name__)
         self._waiting(f"the hub, which is asked again in {seconds(wait_s)}")
         if self._cancelled.wait(wait_s):
             raise FetchCancelledError
