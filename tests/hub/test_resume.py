@@ -279,11 +279,12 @@ def test_an_empty_file_is_fetched_without_a_transfer(fetching: Fetching) -> None
 
 
 def test_of_a_snapshot_nothing_is_shown_before_all_of_it_is_here(fetching: Fetching) -> None:
-    fetching.hub.repos[REPO].files |= {"z.bin": b"z" * 10}
-    fetching.set(retries=0)
-    fetching.hub.faults["get"] = Fault(flip=9)
-
-    failure = fetching.failure(file=None)
-
-    assert failure.reason == "wrong-hash"
+    fetching.hub.faults["get"] = iter([Fault(), Fault(status=403)])
+    assert fetching.failure(file=None).reason == "denied"
     assert fetching.shown() == []
+    fetching.hub.faults.clear()
+
+    fetched = fetching(file=None)
+
+    assert fetched.fetched_bytes == 2 + 100  # the first had come
+    assert fetching.shown() == ["config.json", "model.gguf", "sub"]
