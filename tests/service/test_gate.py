@@ -1,4 +1,4 @@
-"""The lock-free gate, one instruction at a time, and threads that change places all the time.
+"""The lock-free gate, one instruction at a time.
 
 The real code runs in threads that stop before each instruction which reads or writes `closed` or
 `holders`; the test says who goes next, and all orders of one user and the registry are tried. Of
@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import dis
 import gc
-import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from queue import SimpleQueue
 from types import CodeType, FrameType
@@ -21,11 +20,9 @@ from typing import Any
 
 import pytest
 
-from moorage import ModelService, ModelSpec
 from moorage.actors import gate as gate_module
 from moorage.actors.gate import Gate, Lease, enter
-from moorage.testing import fake_parts
-from support.services import LIMIT_S, Outcome, settle, state_of
+from support.services import LIMIT_S
 
 SHARED = {"closed", "holders", "dead"}
 OURS = {gate_module.__file__, __file__}
@@ -236,42 +233,3 @@ def test_a_lost_lease_may_be_collected_while_the_holders_are_looked_at() -> None
         assert gate.owners() == ["kept"] * len(kept)
 
     assert found <= {30, 31}
-
-
-@pytest.fixture
-def restless() -> Iterator[None]:
-    """Let threads change places as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-def test_threads_that_change_places_all_the_time_never_lose_a_lease(
-    opened: Callable[..., ModelService], restless: None
-) -> None:
-    names = "abc"
-    specs = [ModelSpec(name=n, backend="command", args=("server", "{port}")) for n in names]
-    service = opened(*specs, parts=fake_parts(), max_loaded=2)
-    until = time.monotonic() + 2.0
-    lost: list[str] = []
-
-    def work(index: int) -> int:
-        chance = random.Random(index)
-        count = 0
-        while time.monotonic() < until:
-            name = names[chance.choice((0, 0, 0, 0, 1, 1, 1, 2)) if index else 0]
-            with service.lease(name, timeout_s=LIMIT_S) as lease:
-                if lease.lost:
-                    lost.append(name)
-            count += 1
-        return count
-
-    workers = [Outcome(lambda index=index: work(index)) for index in range(4)]  # type: ignore[misc]
-    counts = [worker.get() for worker in workers]
-
-    assert lost == []
-    assert all(counts)
-    settle(lambda: service.status().waiting == 0)
-    assert all(not model.leases for model in service.status().models)
-    assert state_of(service).runs
