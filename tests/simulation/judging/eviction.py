@@ -96,7 +96,7 @@ class Eviction:
             first = self.surely.get(older, used)
             unseen = used == last == -1.0
             if last + TIGHT_S < first <= seen_until and last >= 0:
-                yield f"order {order}, but {older} was used at {first}, {younger} at {last}"
+                yield f"order {order}, but {older} was used at {used}, {younger} at {last}"
             elif unseen and place.get(older, -1) > place.get(younger, -1):
                 yield f"order {order}: {older} and {younger} changed places unused"
 
