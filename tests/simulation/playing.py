@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from simulation.choices import Choices, Recorded, Seeded
-from simulation.engine import Simulation, Tally, WrongError
+from simulation.engine import Looks, Simulation, Tally, WrongError
 from simulation.judge import Judge, Wrong
 from simulation.plan import Plan, plan_of
 from simulation.sight import Sight
 
+Judges = Callable[[], Looks]
 LAST = 60
 """So many steps are told of a history that was not shrunk."""
 
@@ -39,9 +40,9 @@ class Played:
 class _Narrator:
     """Tells each step in a line or more on its way to the judge."""
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Looks) -> None:
         self.story: list[str] = []
-        self.judge = Judge()
+        self.judge = judge
 
     def look(self, sight: Sight) -> None:
         self.story.append("\n".join(_told(sight)))
@@ -61,10 +62,11 @@ def _told(sight: Sight) -> list[str]:
     return lines
 
 
-def play(plan: Plan, choices: Choices, *, told: bool = False) -> Played:
+def play(plan: Plan, choices: Choices, *, told: bool = False, new_judge: Judges = Judge) -> Played:
     """Play to the end or to the first thing that is wrong."""
-    narrator = _Narrator() if told else None
-    simulation = Simulation(plan, choices, narrator or Judge())
+    judge = new_judge()
+    narrator = _Narrator(judge) if told else None
+    simulation = Simulation(plan, choices, narrator or judge)
     wrong = ""
     try:
         simulation.run()
@@ -80,11 +82,13 @@ def play(plan: Plan, choices: Choices, *, told: bool = False) -> Played:
     )
 
 
-def play_seed(seed: int, steps: int, *, told: bool = False) -> Played:
+def play_seed(seed: int, steps: int, *, told: bool = False, new_judge: Judges = Judge) -> Played:
     """Play what a seed makes."""
-    return play(plan_of(seed, steps), Seeded(seed), told=told)
+    return play(plan_of(seed, steps), Seeded(seed), told=told, new_judge=new_judge)
 
 
-def replay(plan: Plan, record: Sequence[int], *, told: bool = False) -> Played:
+def replay(
+    plan: Plan, record: Sequence[int], *, told: bool = False, new_judge: Judges = Judge
+) -> Played:
     """Play what was recorded."""
-    return play(plan, Recorded(record), told=told)
+    return play(plan, Recorded(record), told=told, new_judge=new_judge)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from simulation.playing import Played, replay
+from simulation.judge import Judge
+from simulation.playing import Judges, Played, replay
+
+FIRST_SIZE = 256
+LOWERED_SIZE = 16
+"""Where the search goes on once single choices were lowered."""
+
+Record = list[int]
+Change = Callable[[int, int], Record | None]
 
 
-def shrink(failed: Played, seconds: float) -> Played:
+def shrink(failed: Played, seconds: float, *, new_judge: Judges = Judge) -> Played:
     """Return the shortest history found in this time that fails in the same way."""
-    return _Shrinker(failed, time.monotonic() + seconds).run()
+    return _Shrinker(failed, time.monotonic() + seconds, new_judge).run()
 
 
 class _Shrinker:
-    def __init__(self, failed: Played, deadline: float) -> None:
+    def __init__(self, failed: Played, deadline: float, new_judge: Judges) -> None:
+        self.new_judge = new_judge
         self.best = failed
         self.record = list(failed.record)
         self.deadline = deadline
@@ -27,34 +36,35 @@ class _Shrinker:
         self.best = replace(self.best, plan=replace(self.best.plan, steps=steps))
 
     def run(self) -> Played:
-        size = len(self.record) + 1
-        while (size := min(size, len(self.record) + 1) // 2) > 0:
-            for work in (self._quieten, self._cut):
-                self._pass(work, size)
-            if self._over():
-                break
-            if size == 1 and self._lower():
-                size = 16
-        self.best = replay(self.best.plan, self.record, told=True)
-        return self.best
+        size = FIRST_SIZE
+        while size and not self._over():
+            size = min(size, len(self.record))
+            self._pass(self._cut, size)
+            self._pass(self._quieten, size)
+            size //= 2
+            if not size and self._lower():
+                size = LOWERED_SIZE
+        return replay(self.best.plan, self.record, told=True, new_judge=self.new_judge)
 
     def _over(self) -> bool:
         return time.monotonic() > self.deadline
 
-    def _pass(self, work: object, size: int) -> None:
-        at = 0
-        while at < len(self.record) and not self._over():
-            candidate = work(at, size)  # type: ignore[operator]
-            if candidate is None or not self._try(candidate):
-                at += size
+    def _pass(self, change: Change, size: int) -> None:
+        """Change block after block, the last ones first: what they do depends on the others."""
+        at = len(self.record) - size
+        while at > -size and not self._over():
+            candidate = change(max(at, 0), size)
+            if candidate is not None and self._try(candidate):
+                at = min(at, len(self.record))
+            at -= size
 
-    def _quieten(self, at: int, size: int) -> list[int] | None:
+    def _quieten(self, at: int, size: int) -> Record | None:
         if not any(self.record[at : at + size]):
             return None
         block = [0] * len(self.record[at : at + size])
         return [*self.record[:at], *block, *self.record[at + size :]]
 
-    def _cut(self, at: int, size: int) -> list[int] | None:
+    def _cut(self, at: int, size: int) -> Record | None:
         return [*self.record[:at], *self.record[at + size :]]
 
     def _lower(self) -> bool:
@@ -69,21 +79,23 @@ class _Shrinker:
                     break
         return lowered
 
-    def _try(self, candidate: list[int]) -> bool:
-        played = replay(self.best.plan, candidate)
+    def _try(self, candidate: Record) -> bool:
+        played = replay(self.best.plan, candidate, new_judge=self.new_judge)
         if not played.wrong or played.kind != self.best.kind:
             return False
-        if _size(played.record) >= _size(self.record):
+        shorter = played.tally.steps < self.best.tally.steps
+        if not shorter and _size(played.record) >= _size(self.record):
             return False
-        self.best, self.record = played, list(played.record)
+        steps = min(played.tally.steps, played.plan.steps)
+        self.best = replace(played, plan=replace(played.plan, steps=steps))
+        self.record = list(played.record)
         while self.record and self.record[-1] == 0:
             self.record.pop()
         return True
 
 
-def _size(record: object) -> tuple[int, int]:
-    values = [value for value in record if value]  # type: ignore[attr-defined]
-    return (len(values), sum(values) + len(record))  # type: ignore[arg-type]
+def _size(record: Sequence[int]) -> tuple[int, int]:
+    return sum(1 for value in record if value), sum(record) + len(record)
 
 
 def _less(value: int) -> Iterator[int]:
