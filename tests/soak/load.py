@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ SETTINGS: Mapping[str, Any] = {"ctx_size": 256, "threads": 1, "parallel": 1}
 KINDS = ("xllamacpp", "binary")
 # What the packaged binary needs for the tiny model, whose weights are floats.
 _BINARY_NEEDS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
-_HEADERS = {"Content-Type": "application/json", "Connection": "close"}
+PATH = "/completion"
+HEADERS = {"Content-Type": "application/json", "Connection": "close"}
 
 
 @dataclass(slots=True)
@@ -58,26 +60,38 @@ def fields_of(kind: str) -> Mapping[str, Any] | None:
     return {"executable": str(found.binary_path())}
 
 
-def specs(model: Path, fields: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
+def specs(model: Path, fields: Mapping[str, Any], **more: Any) -> tuple[ModelSpec, ...]:
     """Return the models, all served from one file; `fields` choose the server."""
-    return tuple(
-        ModelSpec(name=name, backend="llama.cpp", path=str(model), settings=SETTINGS, **fields)
-        for name in MODELS
-    )
+    kept: dict[str, Any] = {"backend": "llama.cpp", "path": str(model), "settings": SETTINGS}
+    return tuple(ModelSpec(name=name, **kept, **fields, **more) for name in MODELS)
 
 
-def complete(port: int, model: str) -> None:
-    """Have one token completed. Raises when the answer is anything but that."""
-    request = {"model": model, "prompt": "a", "n_predict": 1, "cache_prompt": False}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HTTP_LIMIT_S)
+def complete(port: int, model: str, limit_s: float = HTTP_LIMIT_S) -> str:
+    """Have one token completed; return who says that it did. Raises when there is none.
+
+    A server of one model names itself, whatever the request says.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit_s)
     try:
-        connection.request("POST", "/completion", json.dumps(request), _HEADERS)
+        connection.request("POST", PATH, request_for(model), HEADERS)
         answer = connection.getresponse()
         body = answer.read()
     finally:
         connection.close()
-    if answer.status != 200 or json.loads(body)["tokens_predicted"] != 1:
-        raise RuntimeError(f"HTTP {answer.status}: {body[:200]!r}")
+    return served_by(answer.status, body)
+
+
+def request_for(model: str) -> str:
+    """Return the body of a request for one token."""
+    return json.dumps({"model": model, "prompt": "a", "n_predict": 1, "cache_prompt": False})
+
+
+def served_by(status: int, body: bytes) -> str:
+    """Return the model that completed one token. Raises RuntimeError when none did."""
+    answer = json.loads(body) if status == HTTPStatus.OK else {}
+    if answer.get("tokens_predicted") != 1:
+        raise RuntimeError(f"HTTP {status}: {body[:200]!r}")
+    return str(answer["model"])
 
 
 def run(service: ModelService, *, seconds: float) -> Tally:
@@ -85,13 +99,15 @@ def run(service: ModelService, *, seconds: float) -> Tally:
 
     def ask(name: str) -> None:
         with service.lease(name, LEASE_LIMIT_S) as lease:
-            complete(lease.port, name)
+            served = complete(lease.port, name)
+        if served != name:
+            raise RuntimeError(f"{served} answered for {name}")
 
     return run_clients(ask, seconds=seconds)
 
 
 def run_clients(
-    ask: Callable[[str], None], *, seconds: float, clients: int = 2, seed: int = 1
+    ask: Callable[[str], object], *, seconds: float, clients: int = 2, seed: int = 1
 ) -> Tally:
     """Let each client ask for one random model after another."""
     tally = Tally()
@@ -112,7 +128,9 @@ def run_clients(
     return tally
 
 
-def _client(ask: Callable[[str], None], chance: random.Random, until: float, tally: Tally) -> None:
+def _client(
+    ask: Callable[[str], object], chance: random.Random, until: float, tally: Tally
+) -> None:
     while (began := time.monotonic()) < until:
         name = chance.choice(MODELS)
         try:

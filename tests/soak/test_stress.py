@@ -1,0 +1,91 @@
+"""Eight threads and eight tasks on real servers, while an operator and an enemy do their worst."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from moorage import ModelService
+from moorage.core import events as ev
+from moorage.gguf import write_tiny
+from moorage.log.reader import LogReader
+from moorage.log.verify import flaws
+from moorage.world.ports import LocalPorts
+from moorage.world.processes import LocalProcesses
+from soak import load, stress
+from support.services import check_log, ports, settle, state_of
+
+pytestmark = pytest.mark.real
+
+FIELDS = next(filter(None, map(load.fields_of, reversed(load.KINDS))), None)
+"""The real llama-server where the processor can run it, else the same code from a package."""
+TAKEN = frozenset({"room", "memory", "idle", "reload"})
+"""Reasons for which no run is stopped while it is leased."""
+
+
+NEEDED = ("run.ready", "run.evicting", "run.draining", "run.reopened", "run.exited", "run.released")
+"""Has to have happened, else the run shows nothing."""
+
+
+def taken_from_leases(entries: list[ev.Entry], lost: set[int]) -> list[str]:
+    """Return which of these runs were stopped, alive, for what has to wait for leases."""
+    over: set[int] = set()
+    taken: list[str] = []
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, ev.RunExited):
+            over.add(event.run)
+        elif isinstance(event, ev.RunStopping) and event.run not in over:
+            over.add(event.run)
+            if event.run in lost and event.reason in TAKEN:
+                taken.append(f"run {event.run} for {event.reason}, entry {entry.seq}")
+    return taken
+
+
+@pytest.mark.skipif(FIELDS is None, reason="no llama.cpp server can run here")
+@pytest.mark.parametrize("seconds", [60.0, pytest.param(600.0, marks=pytest.mark.soak)])
+@pytest.mark.timeout(400)
+def test_nothing_is_lost_or_mixed_up_under_stress(seconds: float, tmp_path: Path) -> None:
+    seed = os.environ.get("MOORAGE_STRESS_SEED") or str(random.randrange(1 << 32))
+    print(f"MOORAGE_STRESS_SEED={seed}")
+    model, folder, pool = tmp_path / "tiny.gguf", tmp_path / "state", ports()
+    write_tiny(model)
+    more = {"crash_budget": 100_000, "stop_timeout_s": 1.0, "health_interval_s": 0.5}
+    specs = load.specs(model, FIELDS or {}, **more)
+    with ModelService.open(folder, ports=pool, max_loaded=2, models=specs) as service:
+        crowd = stress.Crowd(service, specs, seed)
+        crowd.go(seconds)
+        tally = crowd.tally
+        print(f"{dict(tally.done)}, refused {dict(tally.refused)}")
+        crowd.recover()
+        settle(lambda: service.status().waiting == 0)
+
+        assert tally.wrong == []
+        assert not any(one.leases for one in service.status().models)
+        assert service.audit() == ()
+    closed = state_of(service)
+    entries = check_log(folder, closed)
+    counts = {kind: sum(e.event.kind == kind for e in entries) for kind in NEEDED}
+    print(f"{len(entries)} entries, {counts}")
+
+    assert taken_from_leases(entries, tally.lost) == []
+    assert all(counts.values())
+    assert tally.done["completions"] > seconds
+    assert tally.done["killed"]
+    assert tally.done["frozen"]
+    with LogReader(folder) as reader:
+        assert list(flaws(reader, refold=True)) == []
+    assert closed.held == {}
+    assert [port for port in pool if LocalPorts().stranger(port)] == []
+    assert processes_of(closed.log_id) == []
+
+
+def processes_of(log_id: str) -> list[object]:
+    processes = LocalProcesses()
+    try:
+        return list(processes.find(log_id))
+    finally:
+        processes.close()
