@@ -120,7 +120,7 @@ def events(state: Path) -> list[tuple[object, ...]] | None:
         with closing(sqlite3.connect(state / "moorage.db")) as database:
             database.text_factory = bytes
             return database.execute("SELECT * FROM events ORDER BY rowid").fetchall()
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):  # the latter in the text of an error
         return None
 
 

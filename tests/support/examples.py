@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import hypothesis
-from hypothesis import HealthCheck
+from hypothesis import HealthCheck, Phase
 
 TIMES: Final = float(os.environ.get("MOORAGE_EXAMPLES") or 1)
 SEED: Final = int(os.environ.get("MOORAGE_EXAMPLES_SEED") or random.SystemRandom().getrandbits(32))
+PHASES: Final = (Phase.explicit, Phase.generate, *((Phase.shrink,) if TIMES > 1 else ()))
+"""To make a slow example smaller takes longer than a test may: only a longer run does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Share:
             derandomize=self.seed is None,
             database=None,  # what is printed repeats a failure, and nothing is left in the checkout
             suppress_health_check=list(HealthCheck),
+            phases=PHASES,
             **more,
         )
 
@@ -41,13 +44,10 @@ class Share:
         return test if self.seed is None else hypothesis.seed(self.seed)(test)
 
     def of(self, examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Run a test of `hypothesis.given` at once, with so many examples of this share.
-
-        What fails is not made smaller: for slow examples that would take longer than a test may.
-        """
+        """Run a test of `hypothesis.given` at once, with so many examples of this share."""
 
         def run(test: Callable[..., None]) -> Callable[..., None]:
-            self.seeded(self.settings(examples, phases=[hypothesis.Phase.generate])(test))()
+            self.seeded(self.settings(examples)(test))()
             return test
 
         return run

@@ -68,10 +68,17 @@ def _query(given: str | None) -> str | None:
     """Return the statement to run, None when there is none and a person may want help."""
     if given is None and sys.stdin.isatty():
         return None
-    text = sys.stdin.read() if given in (None, "-") else str(given)
+    text = _piped() if given in (None, "-") else str(given)
     if not text.strip():
         return None if given is None else text
     return _at_hand(text[1:].strip()) if text.startswith("@") else text
+
+
+def _piped() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise QueryError("it holds bytes that are no UTF-8") from None
 
 
 def _at_hand(name: str) -> str:

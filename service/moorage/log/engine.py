@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Literal, cast
@@ -80,7 +81,7 @@ _DIALECT = sa.create_engine("sqlite://").dialect
 
 
 def _engine(database: Path, mode: str, busy_timeout_s: float) -> sa.Engine:
-    uri = f"file:{quote(str(database.absolute()))}?mode={mode}"
+    uri = f"file:{quote(os.fsencode(database.absolute()))}?mode={mode}"
 
     def connect() -> sqlite3.Connection:
         # The log is used by one thread at a time, but not always by the one that opened it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -42,7 +43,7 @@ def temporary(database: Path) -> tuple[int, tuple[str, ...]]:
 def _copies(older: list[Path]) -> Iterator[str]:
     for path in older:
         # Nobody writes to an older segment: it is read as the plain file that it is.
-        yield f"ATTACH 'file:{quote(str(path))}?mode=ro&immutable=1' AS older"
+        yield f"ATTACH 'file:{quote(os.fsencode(path))}?mode=ro&immutable=1' AS older"
         yield _copy("older")
         yield "DETACH older"
     yield _copy("main")

@@ -73,6 +73,7 @@ def ask(place: Path, query: str, *, timeout_s: float, limit: int | None) -> Answ
     log has. Raises QueryError for a
     statement that is wrong, writes or takes too long, and StateError as a LogReader does.
     """
+    _check_text(query)
     database = find_database(place)
     deadline = time.monotonic() + timeout_s
 
@@ -88,6 +89,15 @@ def ask(place: Path, query: str, *, timeout_s: float, limit: int | None) -> Answ
     prepare = (*statements, *views.temporary(alive=_owner_alive(database)))
     with closing(ReadConnection(database, prepare=prepare)) as reading:
         return replace(reading.run(work), first=first)
+
+
+def _check_text(query: str) -> None:
+    try:
+        query.encode()
+    except UnicodeEncodeError:
+        raise QueryError("it holds bytes that are no UTF-8") from None
+    if "\0" in query:
+        raise QueryError("it holds a NUL character")
 
 
 def _owner_alive(database: Path) -> bool | None:
