@@ -10,6 +10,7 @@ from typing import Any
 
 from moorage.core.state import MAX_PORT, Ranges, compress
 from moorage.errors import ConfigurationError
+from moorage.spec import quoted
 
 
 def port_ranges(ports: Iterable[int]) -> Ranges:
@@ -19,12 +20,12 @@ def port_ranges(ports: Iterable[int]) -> Ranges:
     try:
         listed = list(itertools.islice(ports, MAX_PORT + 1))
     except TypeError:
-        raise ConfigurationError("port range", f"{ports!r} is no range of ports") from None
+        raise ConfigurationError("port range", f"{quoted(ports)} is no range of ports") from None
     if not listed:
         raise ConfigurationError("port range", "is empty; give at least one port")
     for port in listed:
         if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= MAX_PORT:
-            raise ConfigurationError("port range", f"{port!r} is no port (1 to {MAX_PORT})")
+            raise ConfigurationError("port range", f"{quoted(port)} is no port (1 to {MAX_PORT})")
     if len(set(listed)) != len(listed):
         raise ConfigurationError("port range", "names a port twice")
     return compress(listed)
@@ -33,7 +34,7 @@ def port_ranges(ports: Iterable[int]) -> Ranges:
 def name(value: Any) -> str:
     """Return what may be a model's name or alias. Raises ConfigurationError."""
     if not isinstance(value, str):
-        raise ConfigurationError("name", f"{value!r} is no text")
+        raise ConfigurationError("name", f"{quoted(value)} is no text")
     return value
 
 
@@ -45,14 +46,14 @@ def path(subject: str, value: Any) -> Path:
             return found
     except (TypeError, UnicodeError):
         pass
-    raise ConfigurationError(subject, f"{value!r} is no path")
+    raise ConfigurationError(subject, f"{quoted(value)} is no path")
 
 
 def whole(subject: str, value: Any, *, low: int, high: int) -> int:
     """Return a whole number within bounds. Raises ConfigurationError."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigurationError(
-            subject, f"must be a whole number from {low} to {high}, not {value!r}"
+            subject, f"must be a whole number from {low} to {high}, not {quoted(value)}"
         )
     return value
 
@@ -60,7 +61,7 @@ def whole(subject: str, value: Any, *, low: int, high: int) -> int:
 def seconds(subject: str, value: Any, *, high: float = 86_400.0 * 365) -> float:
     """Return a number of seconds, 0 or more. Raises ConfigurationError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(subject, f"must be a number of seconds, not {value!r}")
+        raise ConfigurationError(subject, f"must be a number of seconds, not {quoted(value)}")
     if not 0 <= value <= high:  # neither is NaN, nor an integer that no float can hold
-        raise ConfigurationError(subject, f"must lie between 0 and {high:g} s, not {value!r}")
+        raise ConfigurationError(subject, f"must lie between 0 and {high:g} s, not {quoted(value)}")
     return float(value)

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 from moorage.errors import ConfigurationError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+_MOST_WHOLE = (1 << 63) - 1
 _LONG_SECRET = 8
 """From this length on, a secret is looked for inside of other texts."""
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -100,8 +101,8 @@ class ModelSpec:
                 object.__setattr__(self, name, value.__fspath__())
         _check_names(self)
         _check_source(self)
-        _check_texts(self)
         _check_settings(self)
+        _check_texts(self)
         _check_numbers(self)
 
     @property
@@ -137,6 +138,9 @@ def spec_from_data(data: Mapping[str, Any], secrets: Mapping[str, str] | None = 
     unknown = sorted(set(data) - known)
     if unknown:
         raise ConfigurationError("ModelSpec", f"unknown field {', '.join(unknown)}")
+    missing = [name for name in ("name", "backend") if name not in data]
+    if missing:
+        raise ConfigurationError("ModelSpec", f"has no {missing[0]}")
     fields = {k: v for k, v in data.items() if k != "secret_names"}
     return ModelSpec(**fields, secrets=dict(secrets or {}))
 
@@ -145,6 +149,14 @@ def _texts(name: str, value: Sequence[str]) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise _bad(name, f"must be a list of strings, not {type(value).__name__}")
     return tuple(value)
+
+
+def quoted(value: object) -> str:
+    """Return a value as an error quotes it: of a number with thousands of digits there is none."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"so large a number ({type(value).__name__})"
 
 
 def _bad(field_name: str, problem: str) -> ConfigurationError:
@@ -160,7 +172,7 @@ def _check_names(spec: ModelSpec) -> None:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise _bad(
                 kind,
-                f"{name!r} is not usable: 1 to 128 letters, digits and ._:@+- "
+                f"{quoted(name)} is not usable: 1 to 128 letters, digits and ._:@+- "
                 "starting with a letter or digit",
             )
     if len(set(spec.names)) != len(spec.names):
@@ -183,8 +195,8 @@ def _check_texts(spec: ModelSpec) -> None:
         if getattr(spec, name) is not None
     }
     texts |= {f"args[{i}]": arg for i, arg in enumerate(spec.args)}
-    texts |= {f"env[{k!r}]": v for k, v in spec.env.items()}
-    texts |= {f"secrets[{k!r}]": v for k, v in spec.secrets.items()}
+    texts |= {f"env[{quoted(k)}]": v for k, v in spec.env.items()}
+    texts |= {f"secrets[{quoted(k)}]": v for k, v in spec.secrets.items()}
     if not spec.backend:
         raise _bad("backend", "must be named")
     for name, value in texts.items():
@@ -194,7 +206,7 @@ def _check_texts(spec: ModelSpec) -> None:
             raise _bad(name, "is empty or contains a NUL byte")
     for key in (*spec.env, *spec.secrets):
         if not isinstance(key, str) or not _ENV.fullmatch(key):
-            raise _bad("env", f"{key!r} is no environment variable name")
+            raise _bad("env", f"{quoted(key)} is no environment variable name")
     _check_hidden(spec, texts)
     both = sorted(set(spec.env) & set(spec.secrets))
     if both:
@@ -206,7 +218,7 @@ def _check_texts(spec: ModelSpec) -> None:
 def _check_hidden(spec: ModelSpec, texts: Mapping[str, object]) -> None:
     """Refuse a secret that another field would show in the log."""
     shown = {name: str(text) for name, text in texts.items() if not name.startswith("secrets")}
-    shown |= {f"settings[{key!r}]": str(value) for key, value in spec.settings.items()}
+    shown |= {f"settings[{quoted(key)}]": str(value) for key, value in spec.settings.items()}
     for key, secret in spec.secrets.items():
         for name, text in shown.items():
             if secret == text or (len(secret) >= _LONG_SECRET and secret in text):
@@ -216,17 +228,19 @@ def _check_hidden(spec: ModelSpec, texts: Mapping[str, object]) -> None:
 def _check_settings(spec: ModelSpec) -> None:
     for key, value in spec.settings.items():
         if not isinstance(key, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", key):
-            raise _bad("settings", f"{key!r} is no option name")
+            raise _bad("settings", f"{quoted(key)} is no option name")
         items = [value] if isinstance(value, type_setting) else value
         if not isinstance(items, Sequence):
             raise _bad("settings", f"{key} must be text, a number, a flag or a list of these")
         for item in items:
             if not isinstance(item, type_setting) or not _storable(item):
-                raise _bad("settings", f"{key} holds {item!r}, which is no option value")
+                raise _bad("settings", f"{key} holds {quoted(item)}, which is no option value")
 
 
 def _storable(item: str | float) -> bool:
-    return math.isfinite(item) if isinstance(item, float) else "\0" not in str(item)
+    if isinstance(item, str):
+        return "\0" not in item
+    return math.isfinite(item) if isinstance(item, float) else abs(item) <= _MOST_WHOLE
 
 
 def _check_numbers(spec: ModelSpec) -> None:
@@ -251,6 +265,6 @@ def _number(spec: ModelSpec, name: str, *, low: float, high: float, whole: bool 
     value = getattr(spec, name)
     kinds = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise _bad(name, f"must be a {'whole ' if whole else ''}number, not {value!r}")
+        raise _bad(name, f"must be a {'whole ' if whole else ''}number, not {quoted(value)}")
     if not low <= value <= high:  # neither is NaN, nor an integer that no float can hold
-        raise _bad(name, f"must lie between {low:g} and {high:g}, not {value!r}")
+        raise _bad(name, f"must lie between {low:g} and {high:g}, not {quoted(value)}")

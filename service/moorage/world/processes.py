@@ -27,6 +27,7 @@ from moorage.world.stopping import Stopper
 from moorage.world.tree import Tree
 
 _HOUSEKEEPING_S = 1.0
+_RUN_DIGITS = 18  # more than any run number has: a token can be made up by anybody
 _REAP_WAIT_S = 1.0  # the watcher's thread needs microseconds
 
 
@@ -183,7 +184,7 @@ class LocalProcesses:
             if token is None or stat is None or not stat.alive:
                 continue
             run, _, nonce = token.removeprefix(prefix).partition(":")
-            if run.isdecimal():
+            if run.isdecimal() and len(run) <= _RUN_DIGITS:
                 yield FoundProcess(
                     pid=pid,
                     start_ticks=stat.start_ticks,
