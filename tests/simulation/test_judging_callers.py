@@ -97,6 +97,32 @@ def test_a_lease_that_is_not_lost_is_of_a_run_that_serves(stage: str) -> None:
     assert f"caller 1 holds a lease of run 1: {stage}" in tale.wrong()
 
 
+@pytest.mark.parametrize("reason", ["room", "reload", "operator", "remove"])
+def test_no_lease_is_lost_while_its_server_lives_unless_somebody_forced_it(reason: str) -> None:
+    def lost(*, force: bool) -> str:
+        tale = Tale("a").load("a", 1).lease("a", 1).look()
+        tale.call("stop", "a", caller=2, options={"force": force})
+        tale.look()
+        tale.leases = [tale.held(1, lost=True)]
+        return tale.row("run.draining", run=1).row("run.stopping", run=1, reason=reason).wrong()
+
+    forced = lost(force=True)
+
+    assert f"caller 1 lost run 1, which lives ({reason})" in lost(force=False)
+    assert ("nothing" in forced) == (reason in ("operator", "remove"))
+
+
+def test_a_lease_is_lost_with_its_server_but_not_while_that_serves() -> None:
+    tale = Tale("a").load("a", 1).lease("a", 1).look()
+    tale.leases = [tale.held(1, lost=True)]
+    said = tale.wrong()
+    dead = Tale("a").load("a", 1).lease("a", 1).look().serve(1, leader_alive=False, others=(2001,))
+    dead.leases = [dead.held(1, lost=True)]
+    dead.look()
+
+    assert said == "caller 1 lost run 1, which lives ()"
+
+
 def test_several_at_once_are_all_granted_or_none() -> None:
     tale = Tale("a", "b").load("a", 1).load("b", 2)
     both = (tale.held(1), tale.held(2))
@@ -137,6 +163,7 @@ def test_a_removal_that_was_told_while_the_disk_was_full_is_one_afterwards() -> 
         return tale.ask("remove", "a").look(unwritten=3, log_works=False)
 
     kept = told().end(1).row("model.removed", "a").look()
+    told().end(1).row("model.removed", "a").define("a").look()
     lost = told().end(1).wrong()
 
     assert kept.book.models == {}

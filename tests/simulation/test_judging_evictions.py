@@ -39,11 +39,17 @@ def test_whom_an_eviction_skips_it_names_with_the_true_reason() -> None:
 
 
 def test_a_leased_run_is_no_victim_but_a_lost_lease_protects_nothing() -> None:
-    tale = full().lease("a", 1, lost=True).look().lease("b", 2).look()
+    tale = full().serve(1, leader_alive=False, others=(2001,))
+    tale.lease("a", 1, lost=True).look().lease("b", 2).look()
     evict(tale, 1).look()
     held = full().lease("b", 2).look().lease("a", 1).look()
     said = evict(held, 1, order=(2, 1)).wrong()
 
+    stopped = full().lease("b", 2).look().lease("a", 1).look()
+    stopped.leases = [stopped.held(2), stopped.held(1, lost=True)]  # by the very step that evicts
+    lost = evict(stopped, 1, order=(2, 1)).wrong()
+
+    assert "run 1 is evicted as if idle, 1 leases on it are held" in lost
     assert "run 1 is evicted as if idle, 1 leases on it are held" in said
     assert "run 1 of 'a' stops for room, 1 leases on it are held" in said
 

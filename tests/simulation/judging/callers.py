@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from simulation.judging.book import LENT, Book
+from simulation.judging.book import FOR_ROOM, LENT, Book
 from simulation.judging.past import Past
 from simulation.judging.reasons import ERRORS, Asked, Reasons
 from simulation.judging.truths import Truths
@@ -17,6 +18,8 @@ TOLD_STEPS = 60
 """A failure is told to whom it concerns within so many steps ..."""
 TOLD_S = 5.0
 """... or so many seconds, whichever is later."""
+WAITING = ("operator", "remove")
+"""Reasons to stop that wait for leases, unless they are forced."""
 
 _Key = tuple[int, str, tuple[str, ...], float]
 
@@ -42,6 +45,9 @@ class Callers:
         self._held: dict[int, set[int]] = {}
         """Callers to the runs they held leases of one step ago."""
         self._broken: list[_Failure] = []
+        self._gone: Counter[tuple[int, int, int]] = Counter()
+        """Leases, of whom and of what, that were lost one step ago."""
+        self._reasons: Mapping[int, str] = {}
         self._owner = 0
         self._closing = -1
         """The owner who was asked to close."""
@@ -62,6 +68,7 @@ class Callers:
             self._published = sight.published
             runs = sight.published["runs"] if sight.published is not None else ()
             self.truths.stages = {run["run"]: str(run["stage"]) for run in runs}
+            self._reasons = {run["run"]: run["reason"] for run in runs}
 
     def _see_service(self, sight: Sight) -> None:
         self._owner = sight.owner
@@ -86,9 +93,16 @@ class Callers:
         if call.verb == "close":
             self.past.note("closed")
             self._closing = self._owner  # it goes on, also when its caller is interrupted
-        elif call.verb == "remove":
+        self._see_force(call)
+        if call.verb == "remove":
             for model in self.past.meanings(call.names[0], self.book.step):
                 self.past.note("removing", model)
+
+    def _see_force(self, asked: SeenCall | SeenAnswer) -> None:
+        """Note that somebody forces a stop, which goes on when he has left."""
+        if asked.options.get("force") is True:
+            for model in self.past.meanings(asked.names[0], self.book.step):
+                self.past.note("forced", model)
 
     def after(self, row: SeenRow) -> None:
         """Note a row that was just folded."""
@@ -106,6 +120,7 @@ class Callers:
     def check(self, sight: Sight) -> Iterator[str]:
         """Judge the answers of this step and the calls and leases that are open."""
         for answer in sight.answers:
+            self._see_force(answer)
             key = (answer.caller, answer.verb, answer.names, answer.asked_at)
             yield from self._answer(answer, key, sight)
             for each in (self.asked, self._calls, self._heard):
@@ -117,6 +132,7 @@ class Callers:
                     each.pop(key, None)
         if sight.leases:
             yield from self._leases(sight)
+        yield from self._lost(sight)
         yield from self.truths.broken(sight)
         yield from self._late(sight)
         self._held = {}
@@ -193,6 +209,21 @@ class Callers:
             if not lease.lost and stage not in LENT:
                 yield f"caller {lease.caller} holds a lease of run {lease.run}: {stage or 'ended'}"
 
+    def _lost(self, sight: Sight) -> Iterator[str]:
+        """Yield leases that were lost in this step though their server lives, and nobody forced."""
+        lost = Counter(_held(lease) for lease in sight.leases if lease.lost)
+        living = {server.run for server in sight.servers if server.leader_alive}
+        if sight.open and self._closing != sight.owner:
+            for held in (held for held in lost if lost[held] > self._gone[held]):
+                owner, caller, number = held
+                run = self.book.runs.get(number)
+                if run is not None and owner in (0, sight.owner) and number in living:
+                    reason = self._reasons.get(number, "")
+                    forced = self.past.was("forced", run.model, run.step)
+                    if reason in (*FOR_ROOM, "reload", "") or (reason in WAITING and not forced):
+                        yield f"caller {caller} lost run {number}, which lives ({reason})"
+        self._gone = lost
+
     # --- in time ---
 
     def _late(self, sight: Sight) -> Iterator[str]:
@@ -218,3 +249,7 @@ class Callers:
                 if verb in ("lease", "start") and before:
                     yield f"{verb}({names[0]}) of caller {caller} was never told of a failure"
         self._broken = keep
+
+
+def _held(lease: SeenLease) -> tuple[int, int, int]:
+    return (lease.owner, lease.caller, lease.run)

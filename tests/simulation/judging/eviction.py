@@ -33,6 +33,7 @@ class Eviction:
         """Runs to how many leases that are not lost callers hold now."""
         self._leases: Sequence[SeenLease] = ()
         self._each: Counter[tuple[int, int]] = Counter()
+        self._unlost: Counter[tuple[int, int]] = Counter()
         self._owner = 0
         self._victims: list[SeenRow] = []
 
@@ -44,6 +45,7 @@ class Eviction:
             self.surely.clear()
             self._each.clear()  # what they held of an earlier owner's, they do not leave now
             self._leases = ()
+            self._unlost.clear()
             self.holders.clear()
         for answer in sight.answers:
             for lease in answer.leases:
@@ -58,8 +60,18 @@ class Eviction:
                     self.used[key[1]] = sight.now
                 if each[key] < self._each[key]:
                     self.surely[key[1]] = sight.now
+            self._hold(each, sight.leases)
             self._each = each
-            self.holders = Counter(lease.run for lease in sight.leases if not lease.lost)
+
+    def _hold(self, each: Counter[tuple[int, int]], leases: Sequence[SeenLease]) -> None:
+        """Count who holds what: a lease that is lost in this very step was held when it began."""
+        was, self._unlost = (
+            self._unlost,
+            Counter((lease.caller, lease.run) for lease in leases if not lease.lost),
+        )
+        self.holders.clear()
+        for key, count in each.items():
+            self.holders[key[1]] += max(self._unlost[key], min(count, was[key]))
 
     def before(self, row: SeenRow, *, delayed: bool = False) -> Iterator[str]:
         """Judge a row that is about to be folded; one that is `delayed` says what was so before."""

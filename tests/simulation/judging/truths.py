@@ -18,8 +18,8 @@ class Truths:
         self.past = past
         self.stages: Mapping[int, str] = {}
         """Runs to their stages, as published."""
-        self.promised: set[str] = set()
-        """Models whose removal was told though the log could not be written."""
+        self.promised: dict[str, int] = {}
+        """Models whose removal was told though the log could not be written, to when it was."""
         self.behind = -1
         """The last step in which the rows were behind what the service knew."""
         self._by_verb: dict[str, Callable[[SeenAnswer, int, Sight], str]] = {
@@ -69,15 +69,17 @@ class Truths:
             return ""
         going = {run.model for run in self.book.runs.values() if run.reason == "remove"}
         if sight.unwritten and going.intersection(models):
-            self.promised |= going.intersection(models)  # meant durably, told, not yet written
+            # Meant durably, told, not yet written.
+            self.promised |= dict.fromkeys(going.intersection(models), self.book.step)
             return ""
         return f"no row says that {answer.names[0]!r} was removed"
 
     def broken(self, sight: Sight) -> Iterator[str]:
         """Yield what was promised, and is not so when a service has all in the log."""
         if self.promised and sight.open and not sight.unwritten:
-            for name in sorted(self.promised & self.book.models.keys()):
-                yield f"{name!r} is defined, though its removal was told"
+            for name, told in self.promised.items():
+                if name in self.book.models and not self._since(name, told, "model.removed"):
+                    yield f"{name!r} is defined, though its removal was told"
             self.promised.clear()
 
     def _define(self, answer: SeenAnswer, since: int, _sight: Sight) -> str:
