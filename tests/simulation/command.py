@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
@@ -86,6 +86,16 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _play_all(seeds: Iterator[int], options: argparse.Namespace) -> Sum:
     total = Sum()
     until = None if options.minutes is None else total.began + 60.0 * options.minutes
+
+    def more() -> bool:
+        return until is None or time.monotonic() < until
+
+    if options.jobs == 1:
+        for seed in seeds:
+            _take(play_seed(seed, options.steps), total, options)
+            if not more():
+                break
+        return total
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
         play = partial(pool.submit, play_seed, steps=options.steps)
@@ -93,14 +103,13 @@ def _play_all(seeds: Iterator[int], options: argparse.Namespace) -> Sum:
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
-                _take(future, total, options)
-                if until is None or time.monotonic() < until:
+                _take(future.result(), total, options)
+                if more():
                     running |= {play(seed) for seed in islice(seeds, 1)}
     return total
 
 
-def _take(future: Future[Played], total: Sum, options: argparse.Namespace) -> None:
-    played = future.result()
+def _take(played: Played, total: Sum, options: argparse.Namespace) -> None:
     total.add(played)
     if played.wrong and not options.json:
         print(f"\nseed {played.plan.seed}: {played.wrong}", flush=True)

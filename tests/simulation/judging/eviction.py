@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 
-from simulation.judging.book import FOR_ROOM, Book, Run
+from simulation.judging.book import FOR_ROOM, LENT, Book, Run
 from simulation.sight import ORIGIN, SeenLease, SeenRow, Sight
 
 OVERTAKEN = 20
@@ -83,7 +83,11 @@ class Eviction:
         elif row.kind == "run.evicting":
             self._victims.append(row)
             yield from self._victim(row, run)
-        elif row.kind == "run.stopping" and row.data["reason"] in FOR_ROOM:
+        elif (
+            row.kind == "run.stopping"
+            and row.data["reason"] in FOR_ROOM
+            and run.stage in LENT  # else it goes on, as a stop that failed does
+        ):
             yield from self._gone(row, run)
         elif row.kind == "run.reserved":
             yield from self._overtaking(run)
