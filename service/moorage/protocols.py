@@ -387,6 +387,7 @@ FetchReason = Literal[
     "disk-full",
     "not-writable",
     "not-stored",
+    "no-thread",
     "",
 ]
 

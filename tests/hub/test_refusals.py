@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -417,6 +418,20 @@ def test_a_disk_that_fills_meanwhile_is_the_same_error_and_gets_room_back(
     filler.unlink()
     assert Path(fetching(file="a.bin").path).read_bytes() == content
     assert hub.starts[-1][1] > MIB // 4  # it went on from there
+
+
+def test_a_system_that_starts_no_more_threads_is_told_as_such(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    failure = fetching.failure()
+
+    assert failure.reason == "no-thread"
+    assert "can't start new thread" in failure.problem
 
 
 # --- the table itself ---

@@ -20,7 +20,7 @@ from huggingface_hub.errors import LocalTokenNotFoundError
 
 from moorage.hub.access import HubAccess
 from moorage.hub.turns import LOOK_S
-from moorage.protocols import FetchCancelledError, Flag
+from moorage.protocols import FetchCancelledError, FetchFailedError, Flag
 
 _AHEAD: Final = 64
 """Pieces, of up to 64 KiB, that may have come and are not stored yet."""
@@ -51,7 +51,7 @@ class Wire:
     def get(self, url: str, token: str | bool | None, more: Headers, cancelled: Flag) -> Exchange:
         """Begin to get a URL. Whoever asks has to leave the exchange again, by `with`.
 
-        Raises FetchCancelledError.
+        Raises FetchCancelledError, and FetchFailedError where no thread can be started.
         """
         if cancelled.is_set():
             raise FetchCancelledError
@@ -69,7 +69,14 @@ class Wire:
                 extensions=extensions,
             )
 
-        return Exchange(begin, access, cancelled)
+        try:
+            return Exchange(begin, access, cancelled)
+        except RuntimeError as error:  # which is what `Thread.start` has for it
+            raise FetchFailedError(
+                f"no thread can be started for a request to the hub ({error}); end some processes, "
+                "or raise their limit (`ulimit -u`)",
+                "no-thread",
+            ) from error
 
     def _client(self) -> httpx2.Client:
         """Return huggingface_hub's own, which a host may have set up; it knows the proxies.
