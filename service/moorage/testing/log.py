@@ -102,15 +102,17 @@ class MemoryLog:
         """Store all entries, or none; see EventLog."""
         self._check_usable()
         rows = self._rows_of(entries)
+        if rows or snapshot is not None:  # nothing to write needs no disk
+            self._raise_if_due(after_commit=False)
         kept = self._snapshots_with(snapshot, len(self._storage.rows) + len(rows))
-        self._raise_if_due(after_commit=False)
         self._storage.rows.extend(rows)
         self._storage.snapshots = kept
         self._raise_if_due(after_commit=True)
 
     def archive(self, entry: Entry) -> str:
-        """Begin a new segment; all are kept in one list."""
+        """Begin a new segment, which has no snapshots; all rows are kept in one list."""
         self.append([entry])
+        self._storage.snapshots = []
         return self._path
 
     def read(self, after: int = 0, *, limit: int | None = None) -> Iterator[Entry]:
@@ -138,6 +140,11 @@ class MemoryLog:
         """Refuse further use. Idempotent."""
         self._closed = True
 
+    def _first(self) -> int:
+        """Return the seq of the live segment's first row."""
+        continued = (r.seq for r in reversed(self._storage.rows) if r.kind == LogContinued.kind)
+        return next(continued, 1)
+
     def _check_usable(self) -> None:
         if self._closed:
             raise RuntimeError(f"{self._path}: the log is closed")
@@ -159,7 +166,7 @@ class MemoryLog:
         kept = self._storage.snapshots
         if snapshot is None:
             return kept
-        if not 1 <= snapshot.seq <= head:
+        if not self._first() <= snapshot.seq <= head:
             raise RuntimeError(
                 f"{self._path}: a snapshot of row {snapshot.seq}, which is not there"
             )
