@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from support import leaks
+from support import examples, leaks
 
 # Two busy cores make a deadline fail by chance; the blob repeats a failure without the database.
 hypothesis.settings.register_profile("moorage", deadline=None, print_blob=True)
@@ -21,6 +21,10 @@ hypothesis.settings.load_profile("moorage")
 # would inherit that: those that test it would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str:
+    return f"generated examples: MOORAGE_EXAMPLES_SEED={examples.SEED}"
 
 
 @pytest.fixture(scope="session", autouse=True)

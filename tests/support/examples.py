@@ -1,7 +1,8 @@
 """How many examples a generated test tries: some that are always the same, and some at random.
 
-`MOORAGE_EXAMPLES=20` tries twenty times as many of both. The random share's seed is printed in the
-head of a test run; `MOORAGE_EXAMPLES_SEED` with that number repeats it.
+`MOORAGE_EXAMPLES=20` tries twenty times as many of both, and makes what fails smaller. The seed of
+the random ones is printed in the head of a test run and with a failure; `MOORAGE_EXAMPLES_SEED`
+with that number repeats them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class Share:
 
     def seeded(self, test: Any) -> Any:
         """Let a test or a machine draw from this share."""
-        return test if self.seed is None else hypothesis.seed(self.seed)(test)
+        if self.seed is None:
+            return test
+        print(f"MOORAGE_EXAMPLES_SEED={self.seed}")
+        return hypothesis.seed(self.seed)(test)
 
     def of(self, examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
         """Run a test of `hypothesis.given` at once, with so many examples of this share."""
