@@ -26,7 +26,7 @@ TAKEN = frozenset({"room", "memory", "idle", "reload"})
 """Reasons for which no run is stopped while it is leased."""
 
 
-NEEDED = ("run.ready", "run.evicting", "run.draining", "run.reopened", "run.exited", "run.released")
+NEEDED = ("run.ready", "run.evicting", "run.draining", "run.exited", "run.released")
 """Has to have happened, else the run shows nothing."""
 
 
