@@ -376,6 +376,7 @@ FetchReason = Literal[
     "unsafe-name",
     "offline",
     "no-network",
+    "untrusted",
     "hub-down",
     "rate-limited",
     "broken-off",

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -78,7 +79,7 @@ class Hub:
     files are to be had there, by a signed address, as they are from the real one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.repos: dict[str, Repo] = {}
         self.faults: dict[str, Fault | Iterator[Fault]] = {}
         self.asked: Counter[str] = Counter()
@@ -92,6 +93,10 @@ class Hub:
         self._changed = threading.Condition()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.hub = self
+        self._scheme = "http"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+            self._scheme = "https"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.01,), name="hub", daemon=True
         )
@@ -99,7 +104,7 @@ class Hub:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     def wait_stalled(self, count: int = 1) -> None:
         """Wait until so many answers stand still."""
@@ -155,8 +160,8 @@ class Hub:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[Hub]:
-    hub = Hub()
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Hub]:
+    hub = Hub(tls)
     try:
         yield hub
     finally:
@@ -168,7 +173,8 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # whoever asked has left: that is all
+        # Whoever asked has left: that is all.
+        if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
 
@@ -321,7 +327,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _is_alone(self) -> bool:
         """Tell whether the other side has hung up."""
         try:
-            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            # Not the one of TLS, which cannot look without reading.
+            peek = socket.MSG_PEEK | socket.MSG_DONTWAIT
+            return socket.socket.recv(self.connection, 1, peek) == b""
         except BlockingIOError:
             return False
         except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import socket
+import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -57,7 +58,8 @@ def may_pass(error: Exception) -> bool:
     """Tell whether the same request may succeed a little later."""
     if isinstance(error, HfHubHTTPError):
         return _status(error) in _AGAIN
-    return isinstance(error, httpx2.TransportError) and not isinstance(error, _NEVER_BETTER)
+    never = isinstance(error, _NEVER_BETTER) or _is_untrusted(error)
+    return isinstance(error, httpx2.TransportError) and not never
 
 
 def told_to_wait_s(error: Exception) -> float | None:
@@ -179,6 +181,12 @@ def _not_reached(error: Exception, spec: ModelSpec, endpoint: str) -> FetchFaile
                 f"{endpoint} does not answer in time ({detail}); check the network, then try again",
                 "hub-down",
             )
+        case httpx2.ConnectError() if _is_untrusted(error):
+            return FetchFailedError(
+                f"{endpoint} does not prove who it is ({detail}); where a proxy stands in between, "
+                "name its certificates by SSL_CERT_FILE",
+                "untrusted",
+            )
         case httpx2.ConnectError() | httpx2.ProxyError() | httpx2.UnsupportedProtocol():
             return FetchFailedError(
                 f"{endpoint} cannot be reached ({detail}); check the network, the proxy settings "
@@ -191,6 +199,10 @@ def _not_reached(error: Exception, spec: ModelSpec, endpoint: str) -> FetchFaile
                 "kept",
                 "broken-off",
             )
+
+
+def _is_untrusted(error: Exception) -> bool:
+    return any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
 
 
 def _is_network(error: Exception) -> bool:
