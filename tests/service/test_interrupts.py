@@ -112,7 +112,13 @@ def nothing_held(service: ModelService, limit_s: float = LIMIT_S) -> None:
     def so() -> bool:
         return service.status().waiting == 0 and not any(m.leases for m in service.status().models)
 
-    settle(so, limit_s)
+    try:
+        settle(so, limit_s)
+    except AssertionError:
+        desk, status = service._runtime.desk, service.status()
+        open_ = {number: known() for number, known in desk._open.copy().items()}
+        held = {m.name: (m.state, m.leases) for m in status.models}
+        pytest.fail(f"waiting {status.waiting}: {open_}; held {held}; seq {status.seq}")
 
 
 def test_an_interrupt_at_any_instruction_of_a_warm_lease_leaks_nothing(
