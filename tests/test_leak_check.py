@@ -52,6 +52,8 @@ def orphan(orphan_environment: dict[str, str]) -> Iterator[int]:
     argv = [sys.executable, "-c", DOUBLE_FORK, *SLEEPER]
     done = subprocess.run(argv, env=orphan_environment, check=True, stdout=subprocess.PIPE)
     pid = int(done.stdout)
+    environment = Path(f"/proc/{pid}/environ")
+    _until(lambda: [line for line in (environment.read_text(),) if line], 1)  # empty during exec
     yield pid
     os.kill(pid, signal.SIGKILL)
 
