@@ -421,6 +421,29 @@ def starve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bench], pytest.MonkeyPa
     return starve_
 
 
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_run_that_lost_its_port_is_not_followed_by_another_once_it_was_stopped(
+    bench: Open, hold: bool
+) -> None:
+    b = bench()
+    b.define("a")
+    b.ports.will("a", Readiness("lost", "a stranger answers"))
+    stops = b.processes.hold_stop("a")
+    waiter = b.lease("a")
+    stops.wait_reached()
+    with pytest.raises(WaitTimeoutError):
+        b.service.stop("a", hold=hold, timeout_s=0.01)
+    b.settle()
+    stops.release()
+    error = b.error(waiter)
+    b.settle()
+
+    assert isinstance(error, LoadError)
+    assert error.stage == "port"
+    assert len(b.events(ev.RunQueued)) == 1
+    assert b.state("a") == ("held" if hold else "stopped")
+
+
 def test_a_new_definition_does_not_begin_again_what_was_stopped_while_it_loaded(
     bench: Open,
 ) -> None:

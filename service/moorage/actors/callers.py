@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from moorage.actors import messages as msg
 from moorage.actors.desk import AnyTicket
 from moorage.actors.effects import RESTART, grant, grant_joint, held_gate, order_stop
+from moorage.actors.reports import PORT_TRIES
 from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.draft import Draft
@@ -291,13 +292,19 @@ def _stop(registry: Registry, message: msg.Stop) -> None:
         if run is None:
             message.ticket.grant(None)
         else:
-            registry.desk.await_end(run.run, message.ticket)
+            _await_stop(registry, run, message.ticket)
 
     before = registry.state
     _once(registry, _settle_forced(registry, fact, must=message.hold, then=then), message)
     run = before.runs.get(waits_for[0] or 0)
     if run is not None and run.stage is Stage.STOPPING and message.force:
         order_stop(registry, run, hurry=True)
+
+
+def _await_stop(registry: Registry, run: Run, ticket: AnyTicket) -> None:
+    """Wait for its end; one that lost its port gets no successor, as that would undo the stop."""
+    registry.volatile.port_tries[run.model] = PORT_TRIES
+    registry.desk.await_end(run.run, ticket)
 
 
 def _decided(registry: Registry, message: msg.Pin | msg.Reset | msg.SetLimits, fact: Fact) -> None:
