@@ -402,7 +402,7 @@ class Book:
 
     def _run_stopping(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]
-        run.reason, run.swept = row.data["reason"], False
+        run.reason = row.data["reason"]
         self._leave_order(run)
 
     def _leave_order(self, run: Run) -> None:
