@@ -38,8 +38,8 @@ PATIENT_S = 60.0
 HURRY_S = 0.002
 HTTP_S = 2.0
 """A frozen server is waited for so long, by everybody who has it."""
-OPERATOR_S = (0.01, 0.15)
-ENEMY_S = (0.1, 0.8)
+OPERATOR_S = (0.05, 0.5)
+ENEMY_S = (0.3, 1.5)
 """From, to: between two acts."""
 
 
