@@ -238,6 +238,7 @@ def published(book: Book) -> dict[str, Any]:
             "status": m.status,
             "pinned": m.pinned,
             "attempts": m.attempts,
+            "until": m.until,
             "run": m.runs[0] if m.runs else None,
             "next_run": m.runs[1] if len(m.runs) > 1 else None,
         }

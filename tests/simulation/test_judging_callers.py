@@ -355,12 +355,44 @@ def test_a_failed_load_is_told_to_all_who_waited_for_it(heard: bool) -> None:
     call = tale.call("lease", "a", deadline=1e9, heard=heard)
     tale.look()
     broke(tale).look()
-    for _ in range(TOLD_STEPS - 1):
-        tale.look()
-    last = tale.wrong(TOLD_S)
+    last = late(tale)
     tale.calls.remove(call)
 
-    assert last == ("lease(a) of caller 1 was never told of a failure" if heard else "nothing")
+    assert last == ("lease(a) of caller 1 waits though run 1 failed" if heard else "nothing")
+
+
+def late(tale: Tale) -> str:
+    """Let steps and time pass until whoever should know something does."""
+    for _ in range(TOLD_STEPS):
+        tale.look()
+    return tale.wrong(TOLD_S + 1)
+
+
+def test_who_waits_for_a_run_has_it_when_it_is_ready() -> None:
+    tale = Tale("a").define("a", aliases=["x"]).queue("a", 1)
+    call = tale.call("lease", "x", deadline=1e9)
+    tale.reserve(1).look().launch(1).row("run.ready", run=1).look()
+    tale.call("lease", "a", caller=2, deadline=1e9)  # came later: it has no claim on that step
+    said = late(tale)
+    tale.calls.remove(call)
+
+    assert said == "lease(x) of caller 1 waits though run 1 was ready"
+    assert late(tale) == "nothing"
+
+
+@pytest.mark.parametrize("state", ["held", "failed", "stop_failed"])
+def test_a_lease_of_what_is_not_lent_is_refused_at_once(state: str) -> None:
+    tale = Tale("a", spec={"crash_budget": 1})
+    match state:
+        case "held":
+            tale.row("model.held", "a")
+        case "failed":
+            broke(tale).row("model.failed", "a", 1, attempts=1)
+        case _:
+            tale.load("a", 1).row("run.stopping", run=1).row("run.stop_failed", run=1)
+    tale.look().call("lease", "a", deadline=1e9)
+
+    assert late(tale.look()) == f"lease(a) of caller 1 waits though 'a' is {state}"
 
 
 def test_who_came_after_the_failure_waits_for_the_next_run() -> None:

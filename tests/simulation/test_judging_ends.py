@@ -165,6 +165,7 @@ def test_the_published_state_is_what_the_rows_say(name: str, value: Any, said: s
         ("models", "pinned", True),
         ("models", "status", "held"),
         ("models", "attempts", 1),
+        ("models", "until", "later"),
         ("models", "run", None),
         ("models", "next_run", 9),
         ("runs", "stage", "draining"),

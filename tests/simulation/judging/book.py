@@ -85,6 +85,8 @@ class Model:
     pinned: bool = False
     status: str = "stopped"
     attempts: int = 0
+    until: str = ""
+    """When it may be tried again."""
     runs: list[int] = field(default_factory=list[int])
     """Its open runs, oldest first."""
 
@@ -293,7 +295,7 @@ class Book:
 
     def _model_reset(self, row: SeenRow) -> None:
         model = self._model(row)
-        model.status, model.attempts = "stopped", 0
+        model.status, model.attempts, model.until = "stopped", 0, ""
 
     def _model_backoff(self, row: SeenRow) -> None:
         self._failed_start(row, "backoff")
@@ -308,7 +310,7 @@ class Book:
             self.complain(row, f"run {run} counts as a failure, but ended as {outcome!r}")
         if row.data["attempts"] not in (model.attempts + 1, 1):
             self.complain(row, f"attempt {row.data['attempts']} follows {model.attempts}")
-        model.attempts = row.data["attempts"]
+        model.attempts, model.until = row.data["attempts"], row.data.get("until", "")
         if model.status != "held":  # what was stopped on purpose stays so
             model.status = status
         spent = model.attempts >= model.spec["crash_budget"]
@@ -383,7 +385,8 @@ class Book:
         run.ready_at, run.ready_now, run.was_ready = row.at, self.now, True
         self._same_port(row, run)
         self.lru.append(run.run)
-        self._model(row).status = "stopped"
+        model = self._model(row)
+        model.status, model.until = "stopped", ""
 
     def _run_adopted(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]

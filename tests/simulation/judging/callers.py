@@ -15,7 +15,7 @@ from simulation.sight import SeenAnswer, SeenCall, SeenLease, SeenRow, Sight
 GRACE_S = 2.0
 """Beyond its deadline, a call is answered by then."""
 TOLD_STEPS = 60
-"""A failure is told to whom it concerns within so many steps ..."""
+"""What is known is told to whom it concerns within so many steps ..."""
 TOLD_S = 5.0
 """... or so many seconds, whichever is later."""
 WAITING = ("operator", "remove")
@@ -24,11 +24,10 @@ WAITING = ("operator", "remove")
 _Key = tuple[int, str, tuple[str, ...], float]
 
 
-class _Failure(NamedTuple):
-    """A load that failed: whom it concerned must be told."""
+class _Due(NamedTuple):
+    """Why a call should have been answered, and since when."""
 
-    model: str
-    broke_step: int
+    why: str
     step: int
     now: float
 
@@ -44,7 +43,7 @@ class Callers:
         self._heard: dict[_Key, int] = {}
         self._held: dict[int, set[int]] = {}
         """Callers to the runs they held leases of one step ago."""
-        self._broken: list[_Failure] = []
+        self._due: dict[_Key, _Due] = {}
         self._gone: Counter[tuple[int, int, int]] = Counter()
         """Leases, of whom and of what, that were lost one step ago."""
         self._reasons: Mapping[int, str] = {}
@@ -107,13 +106,34 @@ class Callers:
     def after(self, row: SeenRow) -> None:
         """Note a row that was just folded."""
         self.past.after(row)
-        if row.run is None or row.kind not in ("run.released", "run.abandoned"):
-            return
-        outcome, run = row.data["outcome"], self.book.last
-        counts = outcome.startswith("failed") and outcome != "failed: port"
-        if counts and run is not None and not run.was_ready:
-            known = self.book.step if run.broke_step is None else run.broke_step
-            self._broken.append(_Failure(run.model, known, self.book.step, self.book.now))
+        if row.kind == "run.ready":
+            self._expect(row.model or "", self.book.step, f"run {row.run} was ready")
+        elif row.kind in ("run.released", "run.abandoned"):
+            outcome, run = row.data["outcome"], self.book.last
+            counts = outcome.startswith("failed") and outcome != "failed: port"
+            if counts and run is not None and not run.was_ready:
+                known = self.book.step if run.broke_step is None else run.broke_step
+                self._expect(run.model, known, f"run {run.run} failed")
+
+    def _expect(self, model: str, before: int, why: str) -> None:
+        """Let every request for a model that was heard before be answered soon."""
+        for key, heard in self._heard.items():
+            _, verb, names, _ = key
+            waits = heard < before and verb in ("lease", "start")
+            if waits and model in self.past.meanings(names[0], self.asked[key]):
+                self._due.setdefault(key, _Due(why, self.book.step, self.book.now))
+
+    def _refusals(self) -> None:
+        """Let a lease that was heard just now of what is not lent be refused soon."""
+        for key in (key for key, heard in self._heard.items() if heard == self.book.step):
+            _, verb, names, _ = key
+            model = self.book.models.get(self.book.names.get(names[0], "")) if names else None
+            if verb == "lease" and model is not None:
+                stuck = any(self.book.runs[run].stage == "stop_failed" for run in model.runs)
+                refused = model.status in ("held", "failed") and not model.runs
+                if stuck or refused:
+                    why = f"{model.name!r} is {'stop_failed' if stuck else model.status}"
+                    self._due.setdefault(key, _Due(why, self.book.step, self.book.now))
 
     # --- judging ---
 
@@ -133,6 +153,8 @@ class Callers:
         if sight.leases:
             yield from self._leases(sight)
         yield from self._lost(sight)
+        if self._heard:
+            self._refusals()
         yield from self.truths.broken(sight)
         yield from self._late(sight)
         self._held = {}
@@ -233,22 +255,11 @@ class Callers:
                     f"{call.verb}({', '.join(call.names)}) of caller {call.caller} is not "
                     f"answered {sight.now - call.deadline} s after its deadline"
                 )
-        if self._broken:
-            yield from self._untold(sight)
-
-    def _untold(self, sight: Sight) -> Iterator[str]:
-        keep: list[_Failure] = []
-        for failure in self._broken:
-            if sight.step < failure.step + TOLD_STEPS or sight.now < failure.now + TOLD_S:
-                keep.append(failure)
-                continue
-            for key, heard in self._heard.items():
-                caller, verb, names, _ = key
-                meant = self.past.meanings(names[0] if names else "", self.asked[key])
-                before = heard < failure.broke_step and failure.model in meant
-                if verb in ("lease", "start") and before:
-                    yield f"{verb}({names[0]}) of caller {caller} was never told of a failure"
-        self._broken = keep
+        for key, due in tuple(self._due.items()):
+            if key not in self.asked:
+                del self._due[key]
+            elif sight.step > due.step + TOLD_STEPS and sight.now > due.now + TOLD_S:
+                yield f"{key[1]}({', '.join(key[2])}) of caller {key[0]} waits though {due.why}"
 
 
 def _held(lease: SeenLease) -> tuple[int, int, int]:

@@ -51,8 +51,11 @@ def _pairs(book: Book, state: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any
     )
     yield (
         "models",
-        [(m.name, m.status, m.pinned, m.attempts, m.runs) for m in book.models.values()],
-        [(m["name"], m["status"], m["pinned"], m["attempts"], _runs(m)) for m in state["models"]],
+        [(m.name, m.status, m.pinned, m.attempts, m.until, m.runs) for m in book.models.values()],
+        [
+            (m["name"], m["status"], m["pinned"], m["attempts"], m["until"], _runs(m))
+            for m in state["models"]
+        ],
     )
 
 
