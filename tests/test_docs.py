@@ -77,6 +77,6 @@ def test_the_readme_names_every_command() -> None:
 
 
 def test_links_between_the_documents_lead_somewhere() -> None:
-    for text, folder in ((README, ROOT), (LIFECYCLE, ROOT / "docs")):
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-            assert (folder / target).exists(), target
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), target

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from support import leaks
 
 ROOT = Path(__file__).parents[2]
 SIMULATION = Path("tests/simulation/__main__.py")
-SEEDS = 200
+SEEDS = 100
 LIMIT_S = 180.0
 """For one run of tests or seeds; what hangs counts as found."""
 TEST_S = 30
@@ -30,7 +31,7 @@ _LEFT_OUT = (".*", "dist", "build", "__pycache__", "moorage-demo")
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
 _LAST = re.compile(r"^(tests/\S+::.*?)(?: (?:PASSED|FAILED|ERROR|SKIPPED|\+\+).*)?$", re.MULTILINE)
-_SEED = re.compile(r"seed\D{0,3}(\d+)", re.IGNORECASE)
+_SEED = re.compile(r"^seed (\d+): ", re.MULTILINE)
 
 
 class CannotCheckError(Exception):
@@ -102,17 +103,24 @@ class Tree:
         """Run so many seeds of the simulation until one fails."""
         command = [sys.executable, "-m", "tests.simulation", "--seeds", str(seeds)]
         began = time.monotonic()
-        status, said = self._run(command)
+        status, said = self._run(command, until=_SEED)
         seconds = time.monotonic() - began
         if status == 0:
             return Found(None, seconds)
         found = _SEED.search(said)
-        if found is None:
-            raise CannotCheckError(f"no seed was told, status {status}:\n{said[-4000:]}")
-        return Found(f"seed {found[1]}", seconds)
+        if found is not None:
+            return Found(f"seed {found[1]}", seconds)
+        if status is None:
+            return Found("no seed: it hangs", seconds)
+        raise CannotCheckError(f"no seed was told, status {status}:\n{said[-4000:]}")
 
-    def _run(self, command: Sequence[str]) -> tuple[int | None, str]:
-        """Run to the end or the limit; return the status, None for a hang, and the output."""
+    def _run(
+        self, command: Sequence[str], until: re.Pattern[str] | None = None
+    ) -> tuple[int | None, str]:
+        """Run to its end, the limit, or a line; return the status, None for a hang, and the output.
+
+        A run that is ended in the middle leaves its servers behind: they are ended here.
+        """
         session = uuid.uuid4().hex
         environment = os.environ | {
             "PYTHONPATH": str(self.root / "service"),
@@ -133,16 +141,30 @@ class Tree:
             errors="replace",
             start_new_session=True,
         ) as running:
-            try:
-                said, _ = running.communicate(timeout=LIMIT_S)
-                status: int | None = running.returncode
-            except subprocess.TimeoutExpired:
-                os.killpg(running.pid, signal.SIGKILL)
-                said, _ = running.communicate()
-                status = None
-        # A run that was ended in the middle leaves its servers behind.
+            status, said = _hear(running, until)
         leaks.clear(tuple(leak for leak in watch.look() - before if leak.process or leak.path))
         return status, said
+
+
+def _hear(running: subprocess.Popen[str], until: re.Pattern[str] | None) -> tuple[int | None, str]:
+    """Read what a command says, up to a line; it has ended then, or is killed with its group."""
+    hangs = threading.Event()
+
+    def end() -> None:
+        hangs.set()
+        os.killpg(running.pid, signal.SIGKILL)
+
+    limit = threading.Timer(LIMIT_S, end)
+    limit.start()
+    lines: list[str] = []
+    for line in running.stdout or ():
+        lines.append(line)
+        if until is not None and until.match(line):
+            os.killpg(running.pid, signal.SIGKILL)
+            break
+    limit.cancel()
+    status = running.wait()
+    return None if hangs.is_set() else status, "".join(lines)
 
 
 def check(chosen: Sequence[Edit], *, seeds: int, baseline: bool) -> Iterator[Result]:

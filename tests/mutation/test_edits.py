@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from mutation.edit import Change, Edit, RottenEditError, edits
 from support.named import unknown_tests
 
 EDITS = edits()
+TESTING = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.name)
@@ -24,6 +26,13 @@ def test_an_edit_fits_the_code_once_and_gives_another_program(edit: Edit) -> Non
 
 def test_what_finds_an_edit_is_there() -> None:
     assert unknown_tests(test for edit in EDITS for test in edit.tests) == []
+
+
+def test_the_page_on_testing_lists_every_edit_with_what_finds_it() -> None:
+    rows = re.findall(r"^\| (.+) \| `(tests/.+)` \| .+ \|$", TESTING, re.MULTILINE)
+
+    assert [name for name, _ in rows] == [edit.name for edit in EDITS]
+    assert unknown_tests(test for _, test in rows) == []
 
 
 def test_no_two_edits_have_one_name() -> None:
