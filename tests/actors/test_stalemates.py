@@ -284,3 +284,19 @@ def test_starting_anew_what_the_same_thread_keeps_from_ending_fails_at_once(benc
         b.service.start("a", timeout_s=3600)
     lease.release()
     b.result(other).release()
+
+
+def test_who_asks_while_pins_keep_it_over_lowered_limits_is_refused_at_once(bench: Open) -> None:
+    b = bench(max_loaded=2)
+    b.define("a", "b", "c")
+    for name in "ab":
+        b.service.start(name)
+        b.service.pin(name)
+    b.lowered = True
+    b.service.set_limits(max_loaded=1)
+
+    with pytest.raises(NoRoomError) as refused:
+        b.service.lease("c", timeout_s=0.5)
+
+    assert refused.value.holders == ("a (pinned)", "b (pinned)")
+    assert b.service.status().queue == ()

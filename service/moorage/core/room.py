@@ -124,15 +124,16 @@ class _Pass:
         real = room_left(state)
         coming = total(taken(state, r) for r in state.in_stage(Stage.STOPPING))
         over = not (real + coming).holds(NOTHING)
+        fitting = self._fitting()  # pins may keep it over for ever: who cannot fit hears it now
         if over:
             self._converge(NOTHING - (real + coming))
         else:
-            self._admit(real, real + coming)
+            self._admit(fitting, real, real + coming)
         self._undo_drains()
         return self.outcome
 
-    def _admit(self, real: Space, virtual: Space) -> None:
-        for number in self._fitting():
+    def _admit(self, fitting: Sequence[int], real: Space, virtual: Space) -> None:
+        for number in fitting:
             run = self.state.runs[number]
             wanted = need(self.state, run.model)
             if virtual.holds(wanted):
