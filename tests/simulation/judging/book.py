@@ -71,6 +71,8 @@ class Run:
     ready_at: str = ""
     ready_now: float | None = None
     was_ready: bool = False
+    asked: bool = True
+    """False when it was begun to restart what had ended."""
     overtaken: int = 0
     rows: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -322,6 +324,7 @@ class Book:
 
     def _run_queued(self, row: SeenRow) -> None:
         self.queue.append(row.run or 0)
+        self.runs[row.run or 0].asked = row.data.get("requested_by") != "restart"
         if row.data["place"] != len(self.queue):
             self.complain(row, f"place {row.data['place']} in a queue of {len(self.queue)}")
 

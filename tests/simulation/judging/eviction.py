@@ -10,7 +10,7 @@ from itertools import pairwise
 from simulation.judging.book import FOR_ROOM, LENT, Book, Run
 from simulation.sight import ORIGIN, SeenLease, SeenRow, Sight
 
-OVERTAKEN = 20
+OVERTAKEN = 5
 """More requests than this never pass one that could have been served."""
 TIGHT_S = 1e-6
 
@@ -189,8 +189,8 @@ class Eviction:
                 return
             waiting = self.book.runs[number]
             model = self.book.models.get(waiting.model)
-            if model is None or model.runs[:1] != [number]:
-                continue  # it waits for the end of its own model's last run
+            if model is None or model.runs[:1] != [number] or not waiting.asked:
+                continue  # it waits for its own model's last run to end, or evicts nobody
             waiting.overtaken += 1
             if waiting.overtaken > OVERTAKEN:
                 yield f"run {number} of {waiting.model!r} was overtaken {OVERTAKEN} times"
