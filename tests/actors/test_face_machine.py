@@ -384,6 +384,15 @@ class FaceMachine(RuleBasedStateMachine):
             if self.leases:
                 self.release(-1)
 
+    @rule(order=st.permutations(MODELS))
+    def use_one_within_another(self, order: list[str]) -> None:
+        """The last to leave is the last used, whoever came first."""
+        for model in order[:2]:
+            self.lease(model)
+        for _ in self.leases[-2:]:
+            self.release(-1)
+        self.lease(order[2])
+
     def victims(self) -> list[str]:
         """Return who may be evicted, in the order in which it has to be."""
         for gate in self.gates():  # what became ready with nobody there, or was adopted
