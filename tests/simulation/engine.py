@@ -267,6 +267,10 @@ class Simulation:
         self._process.doomed = True
         self.scheduler.block()
 
+    def exit(self) -> None:
+        """End the process, with whatever its threads are at."""
+        self.crash("at its end")
+
     def _crash(self) -> str:
         process = self._process
         if process is None:
@@ -313,6 +317,8 @@ class Simulation:
             self._spawn_callers()
             if self._wait_for_end(service):
                 return
+            if self.world.spawning:  # a host that closes in the midst of a launch ends with it
+                self.exit()
 
     def _wait_for_end(self, service: SimService) -> bool:
         """Wait until the service was closed; tell whether that was for good."""

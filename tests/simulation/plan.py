@@ -17,7 +17,7 @@ RATES: Mapping[str, tuple[int, int]] = {
     "interrupt": (2, 20),
     "log_down": (1, 8),
     "stranger": (2, 20),
-    "sick": (1, 5),
+    "sick": (2, 15),
     # where a thread may be made to wait; out of turn
     "preempt": (5, 100),
     "reorder": (50, 700),
@@ -32,8 +32,12 @@ RATES: Mapping[str, tuple[int, int]] = {
     "hidden": (5, 50),
     "greedy": (20, 300),
     "late_exit": (10, 200),
+    "slow_launch": (5, 60),
+    "slow_stop": (5, 60),
+    "exit_unseen": (10, 200),
     # per plan, fetch, thread
     "plan_refused": (5, 100),
+    "slow_plan": (5, 60),
     "fetch_failed": (20, 200),
     "fetch_slow": (20, 300),
     "no_thread": (2, 20),
@@ -146,8 +150,9 @@ def _model(pick: random.Random, limited: bool) -> Mapping[str, Any]:
         "pinned": True,
         "ports": 2,
         "health_interval_s": pick.choice((1.0, 10.0)),
+        "secrets": {"TOKEN": "open sesame"},
     }
-    chances = (0.6, 0.3, 0.25, 0.3, 0.15, 0.15, 0.15)
+    chances = (0.6, 0.3, 0.25, 0.3, 0.15, 0.15, 0.25, 0.1)
     spec |= {
         name: value
         for (name, value), chance in zip(maybe.items(), chances, strict=True)

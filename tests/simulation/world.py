@@ -62,6 +62,7 @@ class Server:
         self.status = ExitStatus()
         self.others: set[int] = set()
         self.dying: set[int] = set()
+        self.signalled = False
         self.watchers: list[tuple[Process, Callable[[ExitStatus], None]]] = []
         self.waiters: list[Task] = []
         self.timers: list[Timer] = []
@@ -111,7 +112,8 @@ class World:
         self.boot = "boot-1"
         self.dirty = True
         self.signalled: list[int] = []
-        self.launches = 0
+        self.spawning = 0
+        """Launches that are under way."""
         self._pids = itertools.count(FIRST_PID)
 
     def fault(self, name: str) -> bool:
@@ -122,11 +124,15 @@ class World:
             return True
         return False
 
+    def stall(self, name: str) -> None:
+        """Let the task that calls wait longer than anybody expects."""
+        if self.fault(name):
+            self.scheduler.sleep((1.0, 20.0, 70.0)[self.choices.choose(3)])
+
     # --- servers ---
 
     def launch(self, order: LaunchOrder) -> Server:
         """Bring a server to life and choose what becomes of it."""
-        self.launches += 1
         server = Server(order, next(self._pids), self.boot)
         self.servers[server.token] = server
         pick = self.choices.choose
@@ -190,6 +196,8 @@ class World:
         if server.loyal:
             server.others.clear()
         watchers, server.watchers = server.watchers, []
+        if watchers and server.signalled and self.fault("exit_unseen"):
+            watchers.clear()
         for process, tell in watchers:
             self._tell_exit(server, process, tell)
         self.changed(server)
@@ -224,6 +232,7 @@ class World:
     def signal(self, server: Server, pid: int, number: int) -> None:
         """Send a signal to one process."""
         self.signalled.append(pid)
+        server.signalled = True
         if pid == server.pid and number != signals.SIGKILL:
             self._later(server, server.term_s, "obeys", lambda s: self.exit(s, ExitStatus(code=0)))
             return
@@ -358,11 +367,16 @@ class SimProcesses:
 
     def launch(self, order: LaunchOrder) -> Identity:
         world, scheduler = self._world, self._world.scheduler
-        scheduler.pause()
-        if world.fault("refused"):
-            raise LaunchFailedError("the executable is missing")
-        server = world.launch(order)
-        scheduler.pause()  # it lives, and nobody knows it yet
+        world.spawning += 1
+        try:
+            scheduler.pause()
+            world.stall("slow_launch")
+            if world.fault("refused"):
+                raise LaunchFailedError("the executable is missing")
+            server = world.launch(order)
+            scheduler.pause()  # it lives, and nobody knows it yet
+        finally:
+            world.spawning -= 1
         return server.identity
 
     def watch(self, process: RunProcess, on_exit: Callable[[ExitStatus], None]) -> None:
@@ -384,6 +398,7 @@ class SimProcesses:
         world, scheduler = self._world, self._world.scheduler
         began = scheduler.now
         scheduler.pause()
+        world.stall("slow_stop")
         server = self._of(process)
         if server is None:
             return StopReport(
@@ -510,6 +525,7 @@ class SimBackends:
 
     def plan(self, request: PlanRequest) -> LaunchPlan:
         self._world.scheduler.pause()
+        self._world.stall("slow_plan")
         if self._world.fault("plan_refused"):
             raise LaunchFailedError("no such model file")
         ports = tuple(arg for port in request.ports for arg in ("--port", str(port)))
