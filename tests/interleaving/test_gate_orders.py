@@ -167,6 +167,15 @@ def test_every_field_of_a_gate_is_a_step_or_decides_nothing() -> None:
     assert all(isinstance(vars(WatchedGate)[name], property) for name in WATCHED)
 
 
+def test_every_field_of_a_hall_is_a_step_or_belongs_to_the_registry() -> None:
+    steps = {"table", "_gates"}
+    registrys = {"_used_at", "_unproven", "_now", "_on_empty"}
+    before_there_is_a_gate = {"_dead"}
+
+    fields = set(vars(Hall(lambda: 0.0, lambda _run: None)))
+    assert fields == steps | registrys | before_there_is_a_gate
+
+
 @pytest.mark.parametrize("module", [gate, hall, effects])
 def test_fields_that_are_no_steps_are_never_written_once_a_gate_is_made(module: Any) -> None:
     written = {
