@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import requires, version
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -132,6 +133,31 @@ def test_on_a_disk_without_links_files_stand_under_their_names(
     assert Path(first.path).read_bytes() == WEIGHTS
     assert not Path(first.path).is_symlink()
     assert (second.path, second.fetched_bytes) == (first.path, 0)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_somebody_else_has_shown_just_before_is_left_as_it_is(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    make, shown = Path.mkdir, list[int]()
+
+    def be_quicker(folder: Path, *options: Any, **more: Any) -> None:
+        make(folder, *options, **more)
+        if folder.parent.name == "snapshots" and not shown:
+            shown.append(0)  # the fetch below comes by here, too
+            shown.append(os.lstat(fetching().path).st_mtime_ns)
+
+    def refuse(_path: Path, _target: str) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "mkdir", be_quicker)
+    if not links:
+        monkeypatch.setattr(Path, "symlink_to", refuse)
+
+    path = fetching().path
+
+    assert shown == [0, os.lstat(path).st_mtime_ns]
+    assert Path(path).read_bytes() == WEIGHTS
 
 
 # --- without the hub ---

@@ -105,6 +105,15 @@ def test_a_revision_is_noted_in_the_cache_for_other_programs(
     assert found == fetched.path
 
 
+@pytest.mark.parametrize("revision", [".", "..", "../../evil"])
+def test_a_revision_that_is_no_name_is_not_noted(fetching: Fetching, revision: str) -> None:
+    fetching.hub.repos[REPO].revisions = (revision, "main")
+
+    fetching(revision=revision)
+
+    assert list(fetching.cache.rglob("refs")) == list(fetching.cache.rglob("evil")) == []
+
+
 def test_a_token_among_the_secrets_is_used(fetching: Fetching) -> None:
     fetching(token="secret-token")
 

@@ -108,14 +108,14 @@ class RepoCache:
         """Show contents under their names. Raises OSError."""
         for file in files:
             if not self._linked(commit, file):
-                self._link(self.blob(file), self._pointer(commit, file))
+                self._link(commit, file)
 
     def note(self, listed: Listing, revision: str) -> None:
         """Note what a revision means and has, for when the hub is unreachable."""
         refs = self._root / "refs"
         note = refs.joinpath(*PurePosixPath(revision).parts)
         notes = {self._listing(listed.commit): json.dumps(listed.sizes)}
-        if revision != listed.commit and note.resolve().is_relative_to(refs.resolve()):
+        if revision != listed.commit and refs.resolve() in note.resolve().parents:
             notes[note] = listed.commit
         for path, text in notes.items():
             try:
@@ -158,15 +158,24 @@ class RepoCache:
     def _linked(self, commit: str, file: HubFile) -> bool:
         return _size(self._pointer(commit, file)) == file.size
 
-    def _link(self, blob: Path, pointer: Path) -> None:
+    def _link(self, commit: str, file: HubFile) -> None:
+        pointer = self._pointer(commit, file)
         pointer.parent.mkdir(parents=True, exist_ok=True)
-        pointer.unlink(missing_ok=True)
         try:
-            pointer.symlink_to(os.path.relpath(blob, pointer.parent))
-        except FileExistsError:  # by somebody else, just now
-            return
-        except OSError:  # no links here: as huggingface_hub does, it stands there itself
-            blob.replace(pointer)
+            _show(self.blob(file), pointer)
+        except (FileExistsError, FileNotFoundError):
+            if not self._linked(commit, file):  # else somebody else has shown it just now
+                pointer.unlink(missing_ok=True)
+                _show(self.blob(file), pointer)
+
+
+def _show(blob: Path, pointer: Path) -> None:
+    try:
+        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+    except FileExistsError:
+        raise
+    except OSError:  # no links here: as huggingface_hub does, it stands there itself
+        blob.replace(pointer)
 
 
 def _write(path: Path, text: str) -> None:
