@@ -213,7 +213,8 @@ class Callers:
         if run.model != lease.model or lease.port != run.ports[0]:
             yield f"granted {lease}, but run {run.run} is {run.model!r} on {run.ports}"
         live = self.truths.stages.get(run.run, run.stage)
-        if not run.was_ready and not (sight.unwritten and live in LENT):
+        known = live in LENT or lease.lost  # it may have ended since, unwritten like its readiness
+        if not run.was_ready and not (sight.unwritten and known):
             yield f"granted run {run.run}, which was never ready"
         drains = run.stage == live == "draining" and run.since < since
         if drains and not nested and not lease.lost:
