@@ -233,3 +233,21 @@ def test_a_lost_lease_may_be_collected_while_the_holders_are_looked_at() -> None
         assert gate.owners() == ["kept"] * len(kept)
 
     assert found <= {30, 31}
+
+
+def test_a_lease_is_still_held_when_its_last_use_is_noted_and_noted_once() -> None:
+    gates: list[Gate] = []
+    held: list[int] = []
+
+    def now() -> float:
+        held.extend(len(gate.holders) for gate in gates)
+        return 1.0
+
+    gates.append(Gate(model="m", run=1, ports=(1,), on_empty=lambda _run: None, now=now))
+    lease = Lease(gates[0], "user")
+    held.clear()
+    lease.release()
+    lease.release()
+    del lease
+
+    assert held == [1]  # seen without a lease before, it would be idle since it was entered

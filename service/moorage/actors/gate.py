@@ -102,10 +102,10 @@ class Lease:
     def release(self) -> None:
         """Give the model back. Releasing again does nothing."""
         gate = self._gate
-        if gate.holders.pop(self._key, gate) is not gate:
-            gate.used_at = gate.now()
-            if gate.closed and not gate.holders:
-                gate.on_empty(gate.run)
+        if self._key in gate.holders:
+            gate.used_at = gate.now()  # first: left without, it would be idle since its entry
+        if gate.holders.pop(self._key, gate) is not gate and gate.closed and not gate.holders:
+            gate.on_empty(gate.run)
 
     def __del__(self) -> None:
         if hasattr(self, "_key"):  # else an interrupt came before it was announced
