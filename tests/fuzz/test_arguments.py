@@ -109,7 +109,7 @@ def test_whatever_is_asked_in_sql_changes_nothing_and_ends(share: Share, tmp_pat
     state = seeds()[2].put(tmp_path / "state")
     before = digest(state)
 
-    @share.of(60)
+    @share.of(30)
     @given(
         words=st.lists(st.one_of(st.sampled_from(SQL), odd), max_size=8).map(" ".join),
         more=st.sampled_from(((), ("--json",), ("--limit", "3"))),

@@ -77,7 +77,7 @@ def bent(export: bytes, chance: Random) -> bytes:
 
 @pytest.mark.parametrize("share", SHARES, ids=NAMES)
 def test_a_bent_export_comes_back_whole_or_not_at_all(share: Share) -> None:
-    @share.of(40)
+    @share.of(25)
     @given(number=st.integers(0, len(exports()) - 1), chance=chances, by_name=st.booleans())
     def check(number: int, chance: Random, by_name: bool) -> None:
         imported(bent(exports()[number], chance), by_name=by_name)
@@ -85,7 +85,7 @@ def test_a_bent_export_comes_back_whole_or_not_at_all(share: Share) -> None:
 
 @pytest.mark.parametrize("share", SHARES, ids=NAMES)
 def test_text_that_is_no_export_is_refused(share: Share) -> None:
-    @share.of(40)
+    @share.of(25)
     @given(data=st.one_of(st.binary(), st.text().map(str.encode)))
     def check(data: bytes) -> None:
         with folder() as back:

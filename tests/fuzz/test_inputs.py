@@ -206,7 +206,7 @@ def test_any_output_of_a_server_is_shown_harmlessly(share: Share, tmp_path: Path
     named = [json.loads(line)["data"]["log_file"] for line in launched.out.splitlines()]
     output = state / "logs" / "a" / Path(named[-1]).name
 
-    @share.of(30)
+    @share.of(10)
     @given(data=st.binary() | st.text().map(lambda text: text.encode(errors="surrogatepass")))
     @example(data=b"\x1b]0;title\x07\x1b[2J\r\r\n\xff\x00")
     @example(data=b"x" * 1_500_000)
