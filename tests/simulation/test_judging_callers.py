@@ -380,6 +380,17 @@ def test_who_waits_for_a_run_has_it_when_it_is_ready() -> None:
     assert late(tale) == "nothing"
 
 
+def test_who_holds_a_run_that_drains_has_it_again_at_once() -> None:
+    tale = Tale("a").load("a", 1).lease("a", 1).row("run.draining", run=1, leases=1).look()
+    call = tale.call("lease", "a", caller=2, deadline=1e9)
+    other = late(tale.look())
+    tale.calls.remove(call)
+    tale.call("lease", "a", deadline=1e9)
+
+    assert other == "nothing"
+    assert late(tale.look()) == "lease(a) of caller 1 waits though he holds it already"
+
+
 @pytest.mark.parametrize("state", ["held", "failed", "stop_failed"])
 def test_a_lease_of_what_is_not_lent_is_refused_at_once(state: str) -> None:
     tale = Tale("a", spec={"crash_budget": 1})

@@ -149,10 +149,22 @@ def test_an_order_is_one_of_the_runs_that_are_ready() -> None:
 
 def test_no_request_is_overtaken_for_ever() -> None:
     models = [f"m{n}" for n in range(OVERTAKEN + 2)]
-    tale = Tale("slow", *models, max_loaded=100, ports=((18000, 18100),)).queue("slow", 1).look()
+    tale = Tale("slow", *models, max_loaded=100, ports=((18000, 18100),), memory_limit=1000)
+    tale.queue("slow", 1).look()
     for n in range(OVERTAKEN):
-        tale.queue(models[n], n + 2).reserve(n + 2).look()
+        tale.queue(models[n], n + 2).reserve(n + 2, room_bytes=1).look()
     run = OVERTAKEN + 2
-    said = tale.queue(models[OVERTAKEN], run).reserve(run).wrong()
+    said = tale.queue(models[OVERTAKEN], run).reserve(run, room_bytes=1).wrong()
 
-    assert f"run 1 of 'slow' was overtaken {OVERTAKEN} times" in said
+    assert f"run 1 of 'slow' was overtaken {OVERTAKEN + 1} times" in said
+
+
+def test_where_only_places_count_the_first_who_asked_is_the_first() -> None:
+    def second_first(**queued: Any) -> str:
+        tale = Tale("a", "b").row("run.queued", "a", 1, **queued).queue("b", 2).look()
+        return tale.reserve(2).wrong()
+
+    restart = second_first(requested_by="restart")
+
+    assert "run 1 of 'a' was overtaken 1 times" in second_first()
+    assert restart == "nothing"  # who restarts unasked evicts nobody: others may pass

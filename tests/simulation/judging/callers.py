@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from simulation.judging.book import FOR_ROOM, LENT, Book
@@ -124,16 +124,23 @@ class Callers:
                 self._due.setdefault(key, _Due(why, self.book.step, self.book.now))
 
     def _refusals(self) -> None:
-        """Let a lease that was heard just now of what is not lent be refused soon."""
+        """Let a lease that was heard just now be answered soon where there is nothing to wait for."""
         for key in (key for key, heard in self._heard.items() if heard == self.book.step):
             _, verb, names, _ = key
             model = self.book.models.get(self.book.names.get(names[0], "")) if names else None
             if verb == "lease" and model is not None:
                 stuck = any(self.book.runs[run].stage == "stop_failed" for run in model.runs)
                 refused = model.status in ("held", "failed") and not model.runs
-                if stuck or refused:
-                    why = f"{model.name!r} is {'stop_failed' if stuck else model.status}"
+                why = f"{model.name!r} is {'stop_failed' if stuck else model.status}"
+                again = self._again(key[0], model.runs)
+                if stuck or refused or again:
+                    why = "he holds it already" if again else why
                     self._due.setdefault(key, _Due(why, self.book.step, self.book.now))
+
+    def _again(self, caller: int, runs: Sequence[int]) -> bool:
+        """Tell whether a caller holds a run of these that still serves."""
+        held = self._held.get(caller, ())
+        return any(run in held and self.truths.stages.get(run) in LENT for run in runs)
 
     # --- judging ---
 

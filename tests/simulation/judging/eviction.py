@@ -11,7 +11,7 @@ from simulation.judging.book import FOR_ROOM, LENT, Book, Run
 from simulation.sight import ORIGIN, SeenLease, SeenRow, Sight
 
 OVERTAKEN = 5
-"""More requests than this never pass one that could have been served."""
+"""More requests than this never pass one for which there is not enough of something yet."""
 TIGHT_S = 1e-6
 
 
@@ -192,8 +192,10 @@ class Eviction:
             if model is None or model.runs[:1] != [number] or not waiting.asked:
                 continue  # it waits for its own model's last run to end, or evicts nobody
             waiting.overtaken += 1
-            if waiting.overtaken > OVERTAKEN:
-                yield f"run {number} of {waiting.model!r} was overtaken {OVERTAKEN} times"
+            # Where only places count, what is enough for one is enough for the other.
+            alike = self.book.memory_limit is None and model.spec["ports"] == 1
+            if waiting.overtaken > (0 if alike else OVERTAKEN):
+                yield f"run {number} of {waiting.model!r} was overtaken {waiting.overtaken} times"
 
     def check(self) -> Iterator[str]:
         """Judge the victims of this step together."""
