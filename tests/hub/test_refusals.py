@@ -156,6 +156,9 @@ def test_a_listed_name_that_leaves_the_folder_is_refused(fetching: Fetching, nam
         b'{"sha": "%s", "siblings": [{"rfilename": 7, "size": 1, "blobId": "%s"}]}',
         b'{"sha": "%s", "siblings": [{"rfilename": "m", "size": 1, "lfs": {"size": 1}}]}',
         b'{"sha": "%s", "siblings": [null]}',
+        b"[" * 100_000,
+        b'{"sha": "%s", "siblings": [{"rfilename": "m", "size": 1%s, "blobId": "%s"}]}',
+        b'{"sha": "%s", "siblings": [{"rfilename": "\\ud800", "size": 1, "blobId": "%s"}]}',
     ],
 )
 def test_an_answer_that_is_none_of_a_hub_is_told_as_such(fetching: Fetching, lie: bytes) -> None:
@@ -281,6 +284,17 @@ def test_a_long_pause_that_the_hub_asks_for_is_told(
     assert failure.reason == "rate-limited"
     assert said in failure.problem
     assert fetching.hub.asked[kind] == 1
+
+
+@pytest.mark.parametrize(("name", "before"), [("Retry-After", ""), ("RateLimit", "r=0;t=")])
+def test_a_pause_without_end_is_not_believed(fetching: Fetching, name: str, before: str) -> None:
+    fetching.hub.faults["list"] = Fault(status=429, headers={name: before + "9" * 400})
+    fetching.set(retries=1)
+
+    failure = fetching.failure()
+
+    assert failure.reason == "rate-limited"
+    assert "try again later" in failure.problem
 
 
 def test_a_pause_until_a_date_is_understood(fetching: Fetching) -> None:

@@ -18,6 +18,7 @@ _SHA1: Final = COMMIT
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_BYTES: Final = 64 << 20
 """Of a listing; a hundred thousand files take half of it."""
+_LARGEST: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def _read(body: bytearray) -> Listing:
         data: Any = json.loads(body)
         commit = _matching(COMMIT, data["sha"])
         files = [_file(sibling) for sibling in cast("list[dict[str, Any]]", data["siblings"])]
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise NotAHubError(f"its listing has not what one has: {error}") from error
     return Listing(commit, {file.name: file for file in files})
 
@@ -89,8 +90,9 @@ def _file(sibling: dict[str, Any]) -> HubFile:
     etag = _matching(_SHA256, large["sha256"]) if large else _matching(_SHA1, sibling["blobId"])
     size = (large or sibling)["size"]
     name = sibling["rfilename"]
-    if not isinstance(name, str) or type(size) is not int or size < 0:
+    if type(size) is not int or not 0 <= size <= _LARGEST:
         raise ValueError(f"{name!r} of {size!r} bytes")
+    name.encode()  # JSON can name what no disk and no log takes
     return HubFile(name, size, etag)
 
 

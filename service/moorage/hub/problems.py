@@ -35,7 +35,8 @@ HUB_ERRORS: Final = (httpx2.HTTPError, OSError, ValueError)
 _NEVER_BETTER: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)
 _HIDDEN: Final = re.compile(r"(?<=://)[^/@\s]+@|(?<=\?)[^\s'\"]+")
 """Of an address: a login in it, and what signs it."""
-_RESET: Final = re.compile(r";\s*t\s*=\s*(\d+)")
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
+_RESET: Final = re.compile(r";\s*t\s*=\s*([0-9]{1,9})(?![0-9])")
 """In how many seconds the hub's own header says that more requests are allowed."""
 _LOGIN: Final = "`hf auth login`, HF_TOKEN, or HF_TOKEN among the secrets"
 _UNAUTHORIZED: Final = 401
@@ -68,7 +69,7 @@ def told_to_wait_s(error: Exception) -> float | None:
         return None
     headers = error.response.headers
     asked = headers.get("Retry-After", "")
-    if asked.isdecimal():
+    if _SECONDS.fullmatch(asked):
         return float(asked)
     try:
         at = parsedate_to_datetime(asked)
