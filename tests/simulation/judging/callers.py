@@ -124,7 +124,7 @@ class Callers:
                 self._due.setdefault(key, _Due(why, self.book.step, self.book.now))
 
     def _refusals(self) -> None:
-        """Let a lease that was heard just now be answered soon where there is nothing to wait for."""
+        """Let a lease that was heard just now be answered soon where it waits for nothing."""
         for key in (key for key, heard in self._heard.items() if heard == self.book.step):
             _, verb, names, _ = key
             model = self.book.models.get(self.book.names.get(names[0], "")) if names else None
