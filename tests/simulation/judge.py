@@ -37,7 +37,7 @@ class Judge:
         self.book = Book()
         self.world = World(self.book)
         self.eviction = Eviction(self.book)
-        self.callers = Callers(self.book)
+        self.callers = Callers(self.book, self.world)
         self.liveness = Liveness(self.book, self.world)
         self._unwritten = 0
         self._compared: object = None

@@ -43,6 +43,8 @@ class SeenServer:
     ports: tuple[int, ...]
     """Ports it was given; it keeps them as long as anything of its tree lives."""
     memory_bytes: int
+    answers: bool = True
+    """False while it would not answer a question for its health."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

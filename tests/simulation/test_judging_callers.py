@@ -71,6 +71,15 @@ def test_a_dead_or_closed_service_grants_nothing() -> None:
     assert "granted by a service that is dead or closed" in closed
 
 
+def test_a_run_that_was_taken_over_is_lent_once_it_answered() -> None:
+    tale = Tale("a").load("a", 1).serve(1, answers=False)
+    tale.row("service.opened").row("run.adopted", run=1, state="ready").look()
+    early = tale.lease("a", 1).wrong()
+    tale.release(1).serve(1).look().serve(1, answers=False).lease("a", 1).look()
+
+    assert "granted run 1, which was taken over and did not answer yet" in early
+
+
 def test_a_run_that_drains_is_granted_again_to_those_who_hold_it_only() -> None:
     tale = Tale("a").load("a", 1).lease("a", 1).look()
     tale.row("run.draining", run=1, leases=1).look().lease("a", 1).look()

@@ -10,6 +10,7 @@ from simulation.judging.book import FOR_ROOM, LENT, Book
 from simulation.judging.past import Past
 from simulation.judging.reasons import ERRORS, Asked, Reasons
 from simulation.judging.truths import Truths
+from simulation.judging.world import World
 from simulation.sight import SeenAnswer, SeenCall, SeenLease, SeenRow, Sight
 
 GRACE_S = 2.0
@@ -35,8 +36,9 @@ class _Due(NamedTuple):
 class Callers:
     """Judges leases, answers and calls. `asked` are open calls to the step that saw them first."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: Book, world: World) -> None:
         self.book = book
+        self.world = world
         self.past = Past(book)
         self.asked: dict[_Key, int] = {}
         self._calls: dict[_Key, SeenCall] = {}
@@ -223,6 +225,8 @@ class Callers:
         known = live in LENT or lease.lost  # it may have ended since, unwritten like its readiness
         if not run.was_ready and not (sight.unwritten and known):
             yield f"granted run {run.run}, which was never ready"
+        if run.run in self.world.silent:
+            yield f"granted run {run.run}, which was taken over and did not answer yet"
         drains = run.stage == live == "draining" and run.since < since
         if drains and not nested and not lease.lost:
             yield f"granted run {run.run}, which drains for {run.reason}"

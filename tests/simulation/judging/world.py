@@ -19,6 +19,8 @@ class World:
         self.live: dict[str, SeenServer] = {}
         self._pids: set[int] = set()
         self._known: set[str] = set()
+        self.silent: set[int] = set()
+        """Runs that were adopted as ready and did not answer since."""
 
     def see(self, sight: Sight) -> None:
         """Take over the processes of this step; before its rows are folded."""
@@ -50,6 +52,8 @@ class World:
             case "run.swept" | "run.released" | "run.abandoned":
                 for server in self.of_run(run):
                     yield f"{row.kind} of run {run}, but {_living(server)} of its tree live"
+            case "run.adopted" if row.data["state"] == "ready":
+                self.silent.add(run)
             case _:
                 pass
 
@@ -73,6 +77,9 @@ class World:
             if server.model in by_model:
                 yield f"two trees of {server.model!r} live: {by_model[server.model]}, {token}"
             by_model[server.model] = token
+        if self.silent:
+            self.silent &= self.book.runs.keys()
+            self.silent -= {s.run for s in self.live.values() if s.answers and s.leader_alive}
         if sight.signalled:
             yield from self._signals(sight)
         self._pids = {pid for s in self.live.values() for pid in (s.leader, *s.others)}
