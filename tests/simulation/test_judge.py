@@ -259,6 +259,14 @@ def test_memory_is_never_promised_twice_and_an_unknown_need_is_admitted_alone() 
     assert "160 bytes are held of 100" in unknown.reserve(2).wrong()
 
 
+def test_a_model_takes_the_memory_that_it_declares() -> None:
+    tale = Tale("a", spec={"memory": 40}, memory_limit=100).queue("a", 1).look()
+    said = tale.reserve(1, room_bytes=30).wrong()
+    Tale("a", spec={"memory": 40}).queue("a", 1).reserve(1, room_bytes=40).look()
+
+    assert "it takes 30 bytes, 40 are declared" in said
+
+
 def test_after_limits_were_lowered_what_is_loaded_stays_but_nothing_new_comes() -> None:
     tale = Tale("a", "b", "c").load("a", 1).load("b", 2)
     tale.row("limits.set", max_loaded=1, memory_limit=None, min_residency_s=0.0).look()

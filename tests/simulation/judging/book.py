@@ -283,7 +283,7 @@ class Book:
         model = self.models.get(row.model or "")
         if model is None:
             self.complain(row, f"{row.model!r} is not defined")
-            return Model(row.model or "", {"aliases": (), "pinned": False, "crash_budget": 0})
+            return Model(row.model or "", {"aliases": (), "crash_budget": 0, "memory": None})
         return model
 
     def _model_pinned(self, row: SeenRow) -> None:
@@ -357,6 +357,9 @@ class Book:
             self.held[port] = run.run
 
     def _check_room(self, row: SeenRow, run: Run) -> None:
+        declared = self._model(row).spec["memory"]
+        if declared is not None and run.room_bytes != declared:
+            self.complain(row, f"it takes {run.room_bytes} bytes, {declared} are declared")
         holding = list(self.holding())
         if len(holding) > self.max_loaded:
             self.complain(row, f"{len(holding)} runs hold room for {self.max_loaded}")
