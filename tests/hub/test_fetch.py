@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import huggingface_hub
@@ -36,6 +37,24 @@ def test_without_a_file_the_whole_snapshot_is_fetched(fetching: Fetching) -> Non
     assert {name: digest for name, _, digest in fetched.files}["config.json"] == (
         f"git:{repo.etag('config.json')}"
     )
+
+
+def test_many_files_are_looked_at_a_few_times_each(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 40
+    files = {f"{number}.bin": str(number).encode() for number in range(count)}
+    fetching.hub.repos[REPO].files = files
+    looks, stat = list[Path](), Path.stat
+
+    def look(path: Path, **more: bool) -> os.stat_result:
+        looks.append(path)
+        return stat(path, **more)
+
+    monkeypatch.setattr(Path, "stat", look)
+
+    assert len(fetching(file=None).files) == count
+    assert len(looks) < 20 * count
 
 
 def test_a_snapshot_whose_last_file_is_in_a_folder_is_its_root(fetching: Fetching) -> None:

@@ -255,7 +255,18 @@ def test_the_rest_of_a_file_of_another_size_is_refused_too(fetching: Fetching) -
     fetching.hub.faults["get"] = Fault(size_off=7)
 
     assert fetching.failure().reason == "wrong-size"
-    assert fetching.shown() == fetching.parts() == []
+    assert fetching.shown() == []
+    assert part_of(fetching).read_bytes() == WEIGHTS[:CUT]  # nothing of it was wrong so far
+
+
+def test_a_login_page_in_the_place_of_a_file_costs_nothing_of_what_had_come(
+    fetching: Fetching,
+) -> None:
+    leave_part(fetching, WEIGHTS[:CUT])
+    fetching.hub.faults["get"] = Fault(body=b"<html>log in</html>", whole=True, times=1)
+
+    assert fetching.failure().reason == "wrong-size"
+    assert fetching().fetched_bytes == SIZE - CUT
 
 
 def test_a_file_is_asked_for_in_pieces_that_every_store_answers(

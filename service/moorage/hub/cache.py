@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, cast
@@ -66,9 +66,13 @@ class RepoCache:
         """Tell whether a file's content is here, whole as far as its size says."""
         return _size(self.blob(file)) == file.size
 
-    def partly(self, file: HubFile) -> int:
-        """Return how many bytes of a file an earlier attempt left."""
-        return min(_size(self.part(file)) or 0, file.size)
+    def needed(self, files: Iterable[HubFile]) -> int:
+        """Return how many bytes of them are still to come."""
+        return sum(
+            file.size - min(_size(self.part(file)) or 0, file.size)
+            for file in files
+            if not self.has_blob(file)
+        )
 
     def commit_of(self, revision: str) -> str | None:
         """Return the commit that a revision meant when it was last asked for."""

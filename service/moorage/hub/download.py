@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from huggingface_hub import hf_hub_url, is_offline_mode
@@ -111,7 +111,7 @@ class Download:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            raise disk_full(self._needed(missing.values()), *self._cache.room()) from error
+            raise disk_full(self._cache.needed(missing.values()), *self._cache.room()) from error
         finally:
             self._turn.give()
 
@@ -129,13 +129,8 @@ class Download:
             cancelled=self._cancelled,
         )
         for at, file in enumerate(missing):
-            transfer.bring(file, later=self._needed(missing[at + 1 :]))
+            transfer.bring(file, later=missing[at + 1 :])
             self._meter.finish(file.size)
-
-    def _needed(self, files: Iterable[HubFile]) -> int:
-        """Return how many bytes are still to come."""
-        cache = self._cache
-        return sum(file.size - cache.partly(file) for file in files if not cache.has_blob(file))
 
     def _cached(self) -> Fetched | None:
         """Return what the cache has, None when a wanted file is missing or not whole."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -51,8 +51,8 @@ class Transfer:
         self._meter = meter
         self._cancelled = cancelled
 
-    def bring(self, file: HubFile, later: int) -> None:
-        """Have a file's content in the cache; `later` bytes are to come after it.
+    def bring(self, file: HubFile, later: Sequence[HubFile]) -> None:
+        """Have a file's content in the cache; the files of `later` are to come after it.
 
         Raises FetchFailedError, FetchCancelledError and what ended the last attempt.
         """
@@ -62,7 +62,7 @@ class Transfer:
                 return
             self._turn.take()
             self._meter.stands(part.size)
-            self._refuse_full_disk(file.size - part.size + later)
+            self._refuse_full_disk(file.size - part.size, later)
             if part.size:
                 self._go_on(part, file)
             else:
@@ -92,8 +92,11 @@ class Transfer:
         self._meter.waiting("")
         return locked
 
-    def _refuse_full_disk(self, needed: int) -> None:
+    def _refuse_full_disk(self, needed: int, later: Sequence[HubFile]) -> None:
         path, free = self._cache.room()
+        if needed + sum(file.size for file in later) <= free:
+            return  # without a look at what is here of each of them
+        needed += self._cache.needed(later)
         if needed > free:
             raise disk_full(needed, path, free)
 
@@ -129,7 +132,8 @@ class Transfer:
             self._agree(exchange.answer(), part, file)
             for piece in exchange.pieces():
                 if part.size + len(piece) > file.size:
-                    raise _wrong_size(part, file, "more")
+                    part.restart()
+                    raise _wrong_size(file, "more")
                 part.append(piece)
                 self._meter.came(len(piece))
         if part.size <= last:
@@ -142,12 +146,13 @@ class Transfer:
             if found is None or int(found[1]) != part.size:
                 raise httpx2.RemoteProtocolError("another range came than was asked for")
             total = found[2]
-        else:  # it knows no ranges, and sends all
-            part.restart()
-            self._meter.stands(0)
+        else:
             total = answer.headers.get("Content-Length", "*")
         if total not in ("*", str(file.size)):
-            raise _wrong_size(part, file, f"{total} bytes")
+            raise _wrong_size(file, f"{total} bytes")
+        if answer.status_code != HTTPStatus.PARTIAL_CONTENT:  # it knows no ranges, and sends all
+            part.restart()
+            self._meter.stands(0)
 
 
 class WrongHashError(FetchFailedError):
@@ -170,8 +175,7 @@ def disk_full(needed: int, path: str, free: int) -> FetchFailedError:
     )
 
 
-def _wrong_size(part: Part, file: HubFile, found: str) -> FetchFailedError:
-    part.restart()
+def _wrong_size(file: HubFile, found: str) -> FetchFailedError:
     return FetchFailedError(
         f"the hub sends {found} for {file.name}, where it lists {file.size} bytes; try again, and "
         "look at proxies and caches on the way",
