@@ -19,10 +19,11 @@ MOST_HELD = 3
 TIMEOUTS_S = (20.0, 120.0, 1.0, 0.01, 0.0)
 STOP_TIMEOUTS_S = (60.0, 1.0, 0.0)
 THINKS_S = (
-    (0.0, 0.001, 0.02, 0.1),
-    (0.0, 0.02, 0.5, 2.0),
-    (0.01, 0.5, 3.0, 15.0),
+    (10.0, 0.0, 0.0, 0.001, 0.02, 0.1),
+    (20.0, 0.0, 0.0, 0.02, 0.5, 2.0),
+    (60.0, 0.0, 0.01, 0.5, 3.0, 15.0),
 )
+"""Between two acts. The first is the quietest: its caller is out of the way for a while."""
 
 
 class Interrupt(BaseException):

@@ -133,8 +133,13 @@ def _tell(total: Sum, options: argparse.Namespace) -> None:
     else:
         short = play_seed(first.plan.seed, first.plan.steps, told=True)
         short.story = short.story[-LAST:]
-    print("\n".join(short.story))
+    print("\n".join(short.story if len(short.story) <= LAST else _loud(short.story)))
     print(f"seed {short.plan.seed}: {short.wrong}\n{_again(first)}")
+
+
+def _loud(story: Sequence[str]) -> Iterator[str]:
+    """Leave out the steps of which nobody was told anything."""
+    return (step for step in story if "\n" in step or ": " in step)
 
 
 def _again(played: Played) -> str:

@@ -153,6 +153,7 @@ class Simulation:
     def step(self) -> None:
         """Do one thing and show what came of it."""
         self.world.signalled.clear()
+        self.choices.step()
         try:
             what = self._do()
         except (KilledError, WrongError):

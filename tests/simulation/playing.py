@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from simulation.choices import Choices, Recorded, Seeded
+from simulation.choices import Record, Recorded, Seeded
 from simulation.engine import Looks, Simulation, Tally, WrongError
 from simulation.judge import Judge, Wrong
 from simulation.plan import Plan, plan_of
@@ -24,7 +24,7 @@ class Played:
     plan: Plan
     tally: Tally
     wrong: str = ""
-    record: Sequence[int] = ()
+    record: Record = ()
     """The choices it was made of."""
     story: tuple[str, ...] = ()
     log: tuple[str, ...] = field(default=(), repr=False)
@@ -62,7 +62,9 @@ def _told(sight: Sight) -> list[str]:
     return lines
 
 
-def play(plan: Plan, choices: Choices, *, told: bool = False, new_judge: Judges = Judge) -> Played:
+def play(
+    plan: Plan, choices: Seeded | Recorded, *, told: bool = False, new_judge: Judges = Judge
+) -> Played:
     """Play to the end or to the first thing that is wrong."""
     judge = new_judge()
     narrator = _Narrator(judge) if told else None
@@ -76,7 +78,7 @@ def play(plan: Plan, choices: Choices, *, told: bool = False, new_judge: Judges 
         plan=plan,
         tally=simulation.tally,
         wrong=wrong,
-        record=tuple(choices.taken) if wrong else (),
+        record=tuple(map(tuple, choices.record)) if wrong else (),
         story=tuple(narrator.story) if narrator else (),
         log=tuple(map(str, simulation.world.storage.rows)) if told else (),
     )
@@ -87,8 +89,6 @@ def play_seed(seed: int, steps: int, *, told: bool = False, new_judge: Judges = 
     return play(plan_of(seed, steps), Seeded(seed), told=told, new_judge=new_judge)
 
 
-def replay(
-    plan: Plan, record: Sequence[int], *, told: bool = False, new_judge: Judges = Judge
-) -> Played:
+def replay(plan: Plan, record: Record, *, told: bool = False, new_judge: Judges = Judge) -> Played:
     """Play what was recorded."""
     return play(plan, Recorded(record), told=told, new_judge=new_judge)

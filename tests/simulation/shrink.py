@@ -1,4 +1,4 @@
-"""Makes a failing history short: quieter choices and fewer of them, as long as it fails alike."""
+"""Makes a failing history short: fewer steps and quieter ones, as long as it fails alike."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from simulation.choices import Record
 from simulation.judge import Judge
 from simulation.playing import Judges, Played, replay
 
 FIRST_SIZE = 256
-LOWERED_SIZE = 16
-"""Where the search goes on once single choices were lowered."""
+"""Steps that are left out at once, at first."""
 
-Record = list[int]
-Change = Callable[[int, int], Record | None]
+Steps = Sequence[Sequence[int]]
+Change = Callable[[Steps], Steps]
 
 
 def shrink(failed: Played, seconds: float, *, new_judge: Judges = Judge) -> Played:
@@ -24,78 +24,74 @@ def shrink(failed: Played, seconds: float, *, new_judge: Judges = Judge) -> Play
 
 class _Shrinker:
     def __init__(self, failed: Played, deadline: float, new_judge: Judges) -> None:
-        self.new_judge = new_judge
-        self.best = failed
-        self.record = list(failed.record)
-        self.deadline = deadline
-        self._end_early()
-
-    def _end_early(self) -> None:
-        """What fails before the rest needs no rest."""
-        steps = min(self.best.plan.steps, self.best.tally.steps)
-        self.best = replace(self.best, plan=replace(self.best.plan, steps=steps))
+        self._new_judge = new_judge
+        self._deadline = deadline
+        self.best = _ended_early(failed)
 
     def run(self) -> Played:
-        size = FIRST_SIZE
-        while size and not self._over():
-            size = min(size, len(self.record))
-            self._pass(self._cut, size)
-            self._pass(self._quieten, size)
-            size //= 2
-            if not size and self._lower():
-                size = LOWERED_SIZE
-        return replay(self.best.plan, self.record, told=True, new_judge=self.new_judge)
+        changed = True
+        while changed and not self._over():
+            before = self.best
+            size = FIRST_SIZE
+            while size and not self._over():
+                self._pass(lambda _: (), size)
+                self._pass(lambda steps: [()] * len(steps), size)
+                size //= 2
+            self._lower()
+            changed = self.best is not before
+        return replay(self.best.plan, self.best.record, told=True, new_judge=self._new_judge)
 
     def _over(self) -> bool:
-        return time.monotonic() > self.deadline
+        return time.monotonic() > self._deadline
 
     def _pass(self, change: Change, size: int) -> None:
         """Change block after block, the last ones first: what they do depends on the others."""
-        at = len(self.record) - size
-        while at > -size and not self._over():
-            candidate = change(max(at, 0), size)
-            if candidate is not None and self._try(candidate):
-                at = min(at, len(self.record))
-            at -= size
+        at = len(self.best.record)
+        while at > 0 and not self._over():
+            at = max(0, min(at, len(self.best.record)) - size)
+            record = self.best.record
+            self._try([*record[:at], *change(record[at : at + size]), *record[at + size :]])
 
-    def _quieten(self, at: int, size: int) -> Record | None:
-        if not any(self.record[at : at + size]):
-            return None
-        block = [0] * len(self.record[at : at + size])
-        return [*self.record[:at], *block, *self.record[at + size :]]
+    def _lower(self) -> None:
+        """Lower choice after choice."""
+        for at in range(len(self.best.record) - 1, -1, -1):
+            place = 0
+            while at < len(self.best.record) and place < len(self.best.record[at]):
+                self._lower_one(at, place)
+                place += 1
+                if self._over():
+                    return
 
-    def _cut(self, at: int, size: int) -> Record | None:
-        return [*self.record[:at], *self.record[at + size :]]
+    def _lower_one(self, at: int, place: int) -> None:
+        record = self.best.record
+        step = record[at]
+        for less in _less(step[place]):
+            lowered = [*step[:place], less, *step[place + 1 :]]
+            if self._over() or self._try([*record[:at], lowered, *record[at + 1 :]]):
+                return
 
-    def _lower(self) -> bool:
-        lowered = False
-        for at, value in enumerate(tuple(self.record)):
-            for less in _less(value):
-                if at >= len(self.record) or self._over():
-                    break
-                candidate = [*self.record[:at], less, *self.record[at + 1 :]]
-                if self._try(candidate):
-                    lowered = True
-                    break
-        return lowered
-
-    def _try(self, candidate: Record) -> bool:
-        played = replay(self.best.plan, candidate, new_judge=self.new_judge)
+    def _try(self, candidate: Steps) -> bool:
+        if candidate == self.best.record:
+            return False
+        played = replay(self.best.plan, candidate, new_judge=self._new_judge)
         if not played.wrong or played.kind != self.best.kind:
             return False
-        shorter = played.tally.steps < self.best.tally.steps
-        if not shorter and _size(played.record) >= _size(self.record):
+        if _size(played) >= _size(self.best):
             return False
-        steps = min(played.tally.steps, played.plan.steps)
-        self.best = replace(played, plan=replace(played.plan, steps=steps))
-        self.record = list(played.record)
-        while self.record and self.record[-1] == 0:
-            self.record.pop()
+        self.best = _ended_early(played)
         return True
 
 
-def _size(record: Sequence[int]) -> tuple[int, int]:
-    return sum(1 for value in record if value), sum(record) + len(record)
+def _ended_early(played: Played) -> Played:
+    """What fails before the rest needs no rest."""
+    steps = min(played.plan.steps, played.tally.steps)
+    return replace(played, plan=replace(played.plan, steps=steps))
+
+
+def _size(played: Played) -> tuple[int, int]:
+    record: Record = played.record
+    loud = sum(1 for step in record for value in step if value)
+    return played.tally.steps + loud, sum(map(sum, record))
 
 
 def _less(value: int) -> Iterator[int]:
