@@ -6,6 +6,7 @@ was done in the world meanwhile is not in the log.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,3 +210,31 @@ def test_a_second_kill_during_recovery_changes_nothing(tmp_path: Path, committed
             heir.die_at, heir.committed = again, committed
             live(tmp_path, heir, processes, lambda service, _: service.lease("a").release())
             recovered(tmp_path, heir.heir(), processes)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("again", range(1, 6))
+def test_what_always_runs_runs_again_wherever_its_recovery_is_killed(
+    tmp_path: Path, again: int, committed: bool
+) -> None:
+    def is_up(service: ModelService) -> bool:
+        service.set_limits()  # raises when the registry was killed
+        return service.model("a").state == "ready"
+
+    log, processes = CountingLog(), FakeProcesses()
+    service = open_(tmp_path, log, processes)
+    service.define(spec("a", restart="always"))
+    service.start("a")
+    service.close("keep")
+    processes.server("a").exit(1)
+    heir = log.heir()
+    heir.die_at, heir.committed = again, committed
+    with contextlib.suppress(MoorageError, KilledError):
+        killed = open_(tmp_path, heir, processes)
+        try:
+            settle(lambda: is_up(killed))
+        finally:
+            killed.close("keep")
+
+    with open_(tmp_path, heir.heir(), processes) as service:
+        settle(lambda: is_up(service))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from moorage.actors import messages as msg
 from moorage.actors.desk import AnyTicket
 from moorage.actors.effects import RESTART, grant, grant_joint, held_gate, order_stop
-from moorage.actors.reports import PORT_TRIES
+from moorage.actors.reports import PORT_TRIES, begin_again
 from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.draft import Draft
@@ -358,6 +358,7 @@ def _open(registry: Registry, message: msg.Open) -> None:
             same_boot = run.boot_id in ("", message.opened.boot_id)
             alive = same_boot and run.run in message.survivors
             decide.recover(draft, run.run, same_boot=same_boot, alive=alive)
+        begin_again(registry, draft)
 
     registry.settle(fact, must=True)
     _restart_again(registry)

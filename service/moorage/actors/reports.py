@@ -264,6 +264,7 @@ def _ending(registry: Registry, number: int, fact: Fact) -> None:
             if wanted and free and tries.get(event.model, 0) < PORT_TRIES - 1:
                 again = decide.begin(draft, event.model, run.requested_by, entry.seq)
                 retried.append(again.run)
+        begin_again(registry, draft)
 
     def then() -> None:
         if retried:
@@ -272,6 +273,26 @@ def _ending(registry: Registry, number: int, fact: Fact) -> None:
             tries.pop(run.model, None)
 
     registry.settle(with_retry, must=False, then=then)
+
+
+def begin_again(registry: Registry, draft: Draft) -> None:
+    """Begin the next run of what always runs in the decision that ends one as lost.
+
+    Nothing else in the log would say that one is still to come.
+    """
+    for entry in tuple(draft.entries):
+        event = entry.event
+        if not isinstance(event, ev.RunReleased | ev.RunAbandoned) or event.outcome != "lost":
+            continue
+        model = draft.state.models.get(event.model)  # None: it was removed meanwhile
+        if model is None or model.run is not None or model.spec.restart != "always":
+            continue
+        was = registry.state.runs.get(event.run)
+        stopped = registry.desk.awaits_end(event.run) or (was and was.reason in decide.LASTING)
+        wanted = not stopped and model.status not in ("held", "failed")
+        if wanted and registry.volatile.closing is None:
+            again = decide.begin(draft, event.model, effects.RESTART, entry.seq)
+            registry.volatile.unasked.add(again.run)
 
 
 def emptied(registry: Registry, number: int) -> None:
