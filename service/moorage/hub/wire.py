@@ -114,6 +114,7 @@ class Exchange:
         self._came: SimpleQueue[httpx2.Response | bytes | Exception | None] = SimpleQueue()
         self._credit = threading.Semaphore(_AHEAD)
         self._left = False
+        self._holding = threading.Lock()
         self._stream: Any = None
         threading.Thread(target=self._read, name="moorage-hub", daemon=True).start()
 
@@ -128,7 +129,8 @@ class Exchange:
     ) -> None:
         self._left = True
         self._credit.release()
-        _shut(self._stream)
+        with self._holding:
+            _shut(self._stream)
 
     def answer(self) -> httpx2.Response:
         """Return status and headers; its body is to be had by `pieces` alone.
@@ -176,13 +178,13 @@ class Exchange:
                     if self._left:
                         return
                     self._put(piece)
-            self._put(None)
+            self._came.put(None)
         except Exception as error:  # noqa: BLE001  whoever waits for it raises it
             self._came.put(error)
         finally:
-            self._stream = None
+            self._hold(None)
 
-    def _put(self, came: httpx2.Response | bytes | None) -> None:
+    def _put(self, came: httpx2.Response | bytes) -> None:
         self._credit.acquire()
         self._came.put(came)
 
@@ -190,11 +192,14 @@ class Exchange:
         """Called by the transport; tells of a connection before anything came by it."""
         if name.endswith((".connect_tcp.complete", ".start_tls.complete")):
             self._hold(info.get("return_value"))
+        elif name.endswith(".response_closed.started"):  # others may use it from here on
+            self._hold(None)
 
     def _hold(self, stream: Any) -> None:
-        self._stream = stream
-        if self._left:
-            _shut(stream)
+        with self._holding:
+            self._stream = stream
+            if self._left:
+                _shut(stream)
 
 
 class _Pace:
