@@ -13,7 +13,7 @@ from moorage.protocols import FetchCancelledError, Progress
 from support.hub import Fault
 from support.services import Outcome, settle
 
-AT_ONCE_S = 0.5  # some hundredths; more when others use the processors too
+AT_ONCE_S = 2.0  # some hundredths; more when others use the processors too
 PATIENT = {"answer_timeout_s": 30.0, "stall_timeout_s": 30.0}
 
 
@@ -77,9 +77,9 @@ def test_a_host_that_does_not_even_accept_is_left_at_once(fetching: Fetching) ->
             settle(lambda: bool(readers()))
 
             took = cancelled_s(fetching, fetch)
+    settle(lambda: not readers())  # the kernel tells of a refusal when it asks again
 
-            assert took < AT_ONCE_S
-    fetching.set()
+    assert took < AT_ONCE_S
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,7 @@ def test_a_hub_that_is_down_is_known_at_once(fetching: Fetching) -> None:
 
         failure = fetching.failure()
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert failure.reason == "hub-down"
     assert f"{endpoint} cannot be reached" in failure.problem
 
@@ -354,7 +354,7 @@ def test_a_hub_that_fails_with_nothing_cached_is_given_up_within_its_time(
 
     failure = fetching.failure(file=None)
 
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 5
     assert failure.reason == "hub-down"
     assert 1 <= fetching.hub.asked["list"] <= 2
 

@@ -24,7 +24,7 @@ from moorage.testing import FakeFetcher
 from support.hub import Fault, Hub, Repo
 from support.services import Outcome, check_log, ports, server, settle, state_of
 
-AT_ONCE_S = 1.0
+AT_ONCE_S = 2.0
 Opened = Callable[..., ModelService]
 
 

@@ -117,7 +117,7 @@ def test_a_wait_for_another_program_can_be_cancelled_at_once(fetching: Fetching)
     with pytest.raises(FetchCancelledError):
         second.get()
 
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2.0
     fetching.hub.go.set()
     assert first.get().fetched_bytes == SIZE
 
@@ -197,7 +197,7 @@ def test_whoever_waits_for_a_turn_can_be_cancelled_at_once_and_takes_none(
     fetching.hub.go.set()
 
     assert first.get().fetched_bytes == third.get().fetched_bytes == 1000
-    assert took < 0.5
+    assert took < 2.0
     assert [name for name, _ in fetching.hub.starts] == ["model.bin"] * 2
 
 

@@ -61,7 +61,7 @@ def test_a_fetch_goes_on_and_is_left_at_once_behind_tls(
 
     fetched = fetching(cancelled=threading.Event())
 
-    assert took < 0.5
+    assert took < 2.0
     assert [start for _, start in fetching.hub.starts] == [0, 5000]
     assert Path(fetched.path).read_bytes() == WEIGHTS
 
@@ -71,7 +71,7 @@ def test_a_hub_that_does_not_prove_who_it_is_is_refused_at_once(fetching: Fetchi
 
     failure = fetching.failure()
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert failure.reason == "untrusted"
     assert "SSL_CERT_FILE" in failure.problem
     assert fetching.hub.asked.total() == 0
