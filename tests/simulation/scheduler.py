@@ -255,7 +255,10 @@ class Scheduler:
 
     def preempt(self) -> None:
         """Wait perhaps, as a thread may anywhere."""
-        if self.preempts and self.current is not None and self.choices.happens(self.preempts):
+        task = self.current
+        if not self.preempts or task is None or task.process.dead:
+            return  # what is killed may still run finalisers
+        if self.choices.happens(self.preempts):
             self.pause()
 
     def sleep(self, seconds: float) -> None:
