@@ -332,7 +332,9 @@ def test_what_could_not_be_stopped_is_told_to_those_who_want_it() -> None:
 def test_only_who_holds_leases_would_wait_for_himself() -> None:
     tale = Tale("a", "b", max_loaded=1).load("a", 1).lease("a", 1).look()
     tale.ask("lease", "b", error="WouldDeadlockError").look()
+    own = tale.ask("lease", "a", error="WouldDeadlockError").wrong()
 
+    assert "no reason" in own
     assert "no reason" in tale.ask("lease", "b", caller=2, error="WouldDeadlockError").wrong()
 
 

@@ -202,7 +202,12 @@ class Book:
             self.complain(row, f"run {number} is one of {row.model!r}, which is not defined")
             return run
         # A start makes an attempt; who waited for a run already waits for what takes its place.
-        meant = str(row.data.get("requested_by", "")).startswith("start(") or model.runs
+        started = str(row.data.get("requested_by", "")).startswith("start(")
+        replaced = self.last is not None and (self.last.model, self.last.since) == (
+            model.name,
+            self.step,
+        )
+        meant = started or model.runs or replaced
         if model.status == "held" or (model.status == "failed" and not meant):
             self.complain(row, f"run {number} begins while {model.name!r} is {model.status}")
         if any(

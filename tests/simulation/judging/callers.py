@@ -194,6 +194,11 @@ class Callers:
             models=frozenset().union(*(self.past.meanings(n, since) for n in answer.names)),
             deadline=call.deadline if call is not None else sight.now,
             holds=frozenset(self._held.get(answer.caller, ())),
+            keeps=frozenset(
+                lease.run
+                for lease in sight.leases
+                if lease.caller == answer.caller and not lease.lost
+            ),
             strangers=sight.strangers,
             blind=self.truths.behind >= since,
         )

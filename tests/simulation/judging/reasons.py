@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from simulation.judging.book import Book
+from simulation.judging.book import LENT, Book
 from simulation.judging.past import Past
 from simulation.sight import SeenAnswer
 
@@ -50,7 +50,9 @@ class Asked:
     """What its names stood for since then."""
     deadline: float
     holds: frozenset[int] = frozenset()
-    """Runs its caller held leases of one step ago."""
+    """Runs its caller held leases of one step ago ..."""
+    keeps: frozenset[int] = frozenset()
+    """... and that are not lost."""
     strangers: Mapping[int, int] = field(default_factory=dict[int, int])
     blind: bool = False
     """The rows were behind what the service knew: they cannot give every reason."""
@@ -76,7 +78,7 @@ class Reasons:
             "LoadError": lambda asked: self._of_models(asked, "broke"),
             "LoadCancelledError": self._cancelled,
             "StopFailedError": self._stuck,
-            "WouldDeadlockError": lambda asked: bool(asked.holds),
+            "WouldDeadlockError": self._deadlock,
             "NoRoomError": self._no_room,
             "PortPoolExhaustedError": self._no_port,
         }
@@ -100,6 +102,16 @@ class Reasons:
         gone = any(self.past.unknown(name, asked.since) for name in asked.answer.names)
         going = {r.model for r in self.book.runs.values() if r.reason == "remove"} & asked.models
         return gone or bool(going) or self._of_models(asked, "removing")
+
+    def _deadlock(self, asked: Asked) -> bool:
+        """Who holds what he asks for, and that serves, has it again instead."""
+        runs = self.book.runs
+        again = any(
+            runs[run].model in asked.models and runs[run].stage in LENT
+            for run in asked.keeps
+            if run in runs
+        )
+        return bool(asked.holds) and not (again and asked.answer.verb == "lease")
 
     def _cancelled(self, asked: Asked) -> bool:
         return self._of_models(asked, "cancelled") or self._was(asked, "closed")
