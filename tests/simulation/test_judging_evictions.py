@@ -159,6 +159,19 @@ def test_no_request_is_overtaken_for_ever() -> None:
     assert f"run 1 of 'slow' was overtaken {OVERTAKEN + 1} times" in said
 
 
+def test_nobody_is_admitted_behind_one_that_waits_for_leases() -> None:
+    def behind(*, drains: bool) -> str:
+        tale = Tale("a", "big", "small", memory_limit=100, max_loaded=3)
+        tale.load("a", 1, room_bytes=50).lease("a", 1).look().queue("big", 2).look()
+        if drains:
+            tale.row("usage.noted")
+            tale.row("run.evicting", run=1, reason="memory", for_run=2, leases=1).look()
+        return tale.queue("small", 3).reserve(3, room_bytes=10).wrong()
+
+    assert behind(drains=True) == "run 3 is admitted past 2, for which 1 drains"
+    assert behind(drains=False) == "nothing"
+
+
 def test_where_only_places_count_the_first_who_asked_is_the_first() -> None:
     def second_first(**queued: Any) -> str:
         tale = Tale("a", "b").row("run.queued", "a", 1, **queued).queue("b", 2).look()

@@ -68,6 +68,8 @@ class Run:
     """When it was known to have failed."""
     reason: str = ""
     """Why it drains or stops."""
+    for_run: int | None = None
+    """For whom it gives way."""
     ready_at: str = ""
     ready_now: float | None = None
     was_ready: bool = False
@@ -407,12 +409,14 @@ class Book:
             self.complain(row, f"adopted as {row.data['state']}, but it was {run.stage}")
 
     def _run_evicting(self, row: SeenRow) -> None:
-        self.runs[row.run or 0].reason = row.data["reason"]
+        run = self.runs[row.run or 0]
+        run.reason, run.for_run = row.data["reason"], row.data.get("for_run")
 
     _run_draining = _run_evicting
 
     def _run_reopened(self, row: SeenRow) -> None:
-        self.runs[row.run or 0].reason = ""
+        run = self.runs[row.run or 0]
+        run.reason, run.for_run = "", None
 
     def _run_stopping(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]

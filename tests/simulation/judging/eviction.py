@@ -36,6 +36,8 @@ class Eviction:
         self._unlost: Counter[tuple[int, int]] = Counter()
         self._owner = 0
         self._victims: list[SeenRow] = []
+        self._passed: list[tuple[int, int]] = []
+        """Who was admitted in this step, and past whom."""
 
     def see(self, sight: Sight) -> None:
         """Take over what callers hold; before the rows of the step are folded."""
@@ -187,6 +189,7 @@ class Eviction:
         for number in self.book.queue:
             if number == run.run:
                 return
+            self._passed.append((run.run, number))
             waiting = self.book.runs[number]
             model = self.book.models.get(waiting.model)
             if model is None or model.runs[:1] != [number] or not waiting.asked:
@@ -198,9 +201,21 @@ class Eviction:
                 yield f"run {number} of {waiting.model!r} was overtaken {waiting.overtaken} times"
 
     def check(self) -> Iterator[str]:
-        """Judge the victims of this step together."""
-        if not self._victims:
-            return
+        """Judge the victims of this step together, and who went past whom."""
+        if self._passed:
+            yield from self._past()
+        if self._victims:
+            yield from self._chosen()
+
+    def _past(self) -> Iterator[str]:
+        for admitted, waiting in self._passed:
+            for victim in self.book.runs.values():
+                if victim.stage == "draining" and victim.for_run == waiting:
+                    who = f"run {admitted} is admitted past {waiting}"
+                    yield f"{who}, for which {victim.run} drains"
+        self._passed.clear()
+
+    def _chosen(self) -> Iterator[str]:
         chosen = {row.run for row in self._victims}
         for row in self._victims:
             if row.data["reason"] == "idle":
