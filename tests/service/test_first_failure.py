@@ -25,11 +25,11 @@ import pytest
 from moorage import HubAccess, LoadError, ModelService, ModelSpec
 from moorage.actors.threads import MAX_IDLE
 from support.hub import Fault, Hub, Repo, serving
+from support.pools import BIG_POOL
 from support.services import check_log, server, settle, state_of
 
 STARTS = 1001
 WARM_UP = 300
-POOL = 1000
 MEDIAN_LIMIT_S = 0.1  # some milliseconds; twenty times that when others use the processors too
 RSS_LIMIT = 4 << 20
 ENDS = ("run.released", "run.abandoned")
@@ -179,7 +179,7 @@ def test_a_thousand_and_one_failed_starts_leak_nothing_and_the_next_succeeds(
     window = WINDOWS[kind](hub, tmp_path / "cache")
     service = opened(
         _placed(window, folder),
-        ports=range(27_000, 27_000 + POOL),
+        ports=BIG_POOL,
         hub=window.access,
     )
     window.arrange(folder)
@@ -190,7 +190,7 @@ def test_a_thousand_and_one_failed_starts_leak_nothing_and_the_next_succeeds(
     after = Held.settled()
 
     status = service.status()
-    assert (status.ports_held, status.ports_free, status.loaded) == ({}, POOL, 0)
+    assert (status.ports_held, status.ports_free, status.loaded) == ({}, len(BIG_POOL), 0)
     assert psutil.Process().children(recursive=True) == []
     assert after.threads <= before.threads
     settle(lambda: descriptors() <= before.descriptors)  # a look at a log file has one for a moment

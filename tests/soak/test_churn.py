@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from moorage.gguf import write_tiny
 from moorage.log.reader import LogReader
 from moorage.world.ports import LocalPorts
 from soak import load
+from support.services import ports
 
-# A window of its own for each test process: another suite may run beside this one.
-_FIRST = 20_000 + os.getpid() % 190 * 64
-PORTS = range(_FIRST, _FIRST + 64)
+PORTS = ports()[:64]
 ROOM = 2
 SLOWEST_S = 5.0
 """A request waits for one stop and one load; what takes longer is a server that heard no signal."""

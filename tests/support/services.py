@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -20,16 +18,15 @@ from moorage.core.state import State
 from moorage.log.reader import LogReader
 from support.servers import misbehave
 
-PORTS_EACH = 100
-_PORTS = itertools.cycle(range(20_000 + os.getpid() % 30 * 200, 27_000, PORTS_EACH))
 LIMIT_S = 20.0
 """For every wait of a test; reached only when it fails."""
 
 
 def ports() -> range:
     """Return a pool that no other test of this session uses at the same time."""
-    first = next(_PORTS)
-    return range(first, first + PORTS_EACH)
+    from support import pools  # noqa: PLC0415  only who asks has a block of ports to himself
+
+    return pools.ports()
 
 
 def server(name: str, *flags: str, **more: Any) -> ModelSpec:
