@@ -219,7 +219,7 @@ def test_changing_what_launches_changes_the_hash_and_nothing_else_does() -> None
 
 SETTING = st.one_of(
     st.booleans(),
-    st.integers(),
+    st.integers(-(1 << 63) + 1, (1 << 63) - 1),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
 )
