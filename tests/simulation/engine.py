@@ -516,6 +516,7 @@ class Simulation:
                     others=tuple(sorted(server.others)),
                     ports=server.ports,
                     memory_bytes=server.memory,
+                    answers=server.answers and not server.sick,
                 )
                 for server in self.world.servers.values()
             )
