@@ -195,6 +195,19 @@ def test_a_hub_that_knows_no_ranges_begins_anew(fetching: Fetching) -> None:
     assert fetched.fetched_bytes == SIZE
 
 
+@pytest.mark.parametrize("said", [f"bytes 0-99/{SIZE}", f"bytes */{SIZE}", ""])
+def test_another_range_than_was_asked_for_is_not_taken(fetching: Fetching, said: str) -> None:
+    part = leave_part(fetching, WEIGHTS[:CUT])
+    fetching.set(retries=1)
+    fetching.hub.faults["get"] = Fault(status=206, headers={"Content-Range": said})
+
+    failure = fetching.failure()
+
+    assert failure.reason == "broken-off"
+    assert "another range came than was asked for" in failure.problem
+    assert part.read_bytes() == WEIGHTS[:CUT]
+
+
 @pytest.mark.parametrize("flip", [0, CUT, SIZE - 1])
 def test_wrong_bytes_of_the_right_size_are_refused_and_not_kept(
     fetching: Fetching, flip: int
