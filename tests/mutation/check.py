@@ -25,7 +25,7 @@ SIMULATION = Path("tests/simulation/__main__.py")
 SEEDS = 100
 LIMIT_S = 600.0
 """For one run of tests or seeds; what takes longer has found nothing."""
-TEST_S = 30
+TEST_S = 60
 """For one test: a fault may well be a hang, which counts as found."""
 _LEFT_OUT = (".*", "dist", "build", "__pycache__", "moorage-demo")
 
