@@ -300,3 +300,35 @@ def test_who_asks_while_pins_keep_it_over_lowered_limits_is_refused_at_once(benc
 
     assert refused.value.holders == ("a (pinned)", "b (pinned)")
     assert b.service.status().queue == ()
+
+
+def test_a_joint_request_that_fits_no_more_keeps_nothing_from_others(bench: Open) -> None:
+    b = bench()
+    b.lowered = True
+    b.define("a", "b", "c")
+    b.service.start("c")
+    stop = b.processes.hold_stop("c")
+    b.service.start("a")
+    joint = b.lease("b", "a")
+    stop.wait_reached()  # room is made for b, and a is kept for the request
+    b.service.set_limits(max_loaded=1)
+    other = b.lease("b")
+    stop.release()
+    refusal = b.error(joint)
+    with b.result(other) as lease:
+        model = lease.model
+
+    assert isinstance(refusal, NoRoomError)
+    assert model == "b"
+
+
+def test_a_joint_request_is_refused_once_a_pin_leaves_too_little_room(bench: Open) -> None:
+    b = bench()
+    b.define("a", "b", "c")
+    with b.service.lease("c"):
+        joint = b.lease("b", "a")
+        b.service.pin("c")
+        refusal = b.error(joint)
+
+    assert isinstance(refusal, NoRoomError)
+    assert "c" in str(refusal)

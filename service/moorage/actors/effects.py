@@ -39,11 +39,11 @@ UNCOUNTED_RESTART_S = 1.0
 """Until such a run is begun again that failed through no fault of its own."""
 ADOPT_S = 30.0
 """A run that was ready when its owner ended has to answer again within this."""
+_NARROWS = (ev.LimitsSet, ev.ModelPinned, ev.ModelDefined, ev.RunStopFailed)
+"""What may leave too little room for a joint request that waits: it keeps what it has."""
 
 
-def act(  # noqa: PLR0912  one branch a kind of event
-    registry: Registry, before: State, entries: Sequence[ev.Entry], outcome: Outcome
-) -> None:
+def act(registry: Registry, before: State, entries: Sequence[ev.Entry], outcome: Outcome) -> None:
     """Act on committed entries, in order; `before` is the state they were decided on."""
     _time_stages(registry, entries)
     refused = {no_room.run: no_room for no_room in outcome.refused}
@@ -72,9 +72,16 @@ def act(  # noqa: PLR0912  one branch a kind of event
                 registry.volatile.restarts.pop(event.model, None)
             case _:
                 pass
+    _look_at_joint(registry, entries)
+
+
+def _look_at_joint(registry: Registry, entries: Sequence[ev.Entry]) -> None:
     if any(isinstance(e.event, ev.RunReady | ev.RunReopened) for e in entries):
         registry.hall.settle(registry.state)
         grant_joint(registry)
+    if any(isinstance(e.event, _NARROWS) for e in entries):
+        for ticket in registry.desk.joint():
+            registry.later(msg.Want(ticket))  # refused if it can never be met any more
 
 
 def _time_stages(registry: Registry, entries: Sequence[ev.Entry]) -> None:
