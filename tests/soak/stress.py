@@ -99,8 +99,10 @@ class Crowd:
             lambda: asyncio.run(self._tasks()),
             lambda: self._repeat("operator", OPERATOR_S, self._operate),
             lambda: self._repeat("enemy", ENEMY_S, self._attack),
-            lambda: self._repeat("collector", OPERATOR_S, lambda _chance: gc.collect(0)),
+            lambda: self._repeat("collector", OPERATOR_S, lambda _chance: gc.collect()),
         ]
+        gc.collect()
+        gc.freeze()  # what is there already makes each collection long
         workers = [Outcome(work) for work in works]
         self.over.wait(seconds)
         self.over.set()
@@ -110,6 +112,7 @@ class Crowd:
 
     def recover(self) -> None:
         """Undo what the operator and the enemy left, and have every model answer once more."""
+        gc.unfreeze()
         gc.collect()
         for pidfd in tuple(self._frozen):
             self._thaw(pidfd)
