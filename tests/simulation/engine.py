@@ -326,18 +326,20 @@ class Simulation:
         ended = service._runtime.done.is_set
         self.scheduler.until(lambda: ended() or self._at_rest(), None)
         if not ended():
-            self._close_for_good(service)
-            return True
+            return self._close_at_rest(service)
         self._after_close()
         return False
 
-    def _close_for_good(self, service: SimService) -> None:
+    def _close_at_rest(self, service: SimService) -> bool:
+        """Close, or bring a closing to its end whose caller was interrupted: then open again."""
+        again = service._runtime.registry.volatile.closed
         main = self._main
         if main is None:
             raise RuntimeError("there is no main thread")
         main.make("close", (), 30.0, lambda: service.close("stop", drain_s=0), keep=False)
         self._after_close()
-        self._closed_for_good = True
+        self._closed_for_good = not again
+        return self._closed_for_good
 
     def _after_close(self) -> None:
         self.tally.counts["closings"] += 1
@@ -352,6 +354,8 @@ class Simulation:
         if service is None:
             return False
         registry = service._runtime.registry
+        if registry.volatile.closed:
+            return True
         return not registry.ledger.backlog and all(
             run.stage is Stage.QUEUED
             or (run.stage is Stage.READY and not registry.hall.unproven(run.run))
