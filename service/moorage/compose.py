@@ -64,6 +64,8 @@ _log = logging.getLogger(__name__)
 _KEY_BYTES = 32
 END_S = 5.0
 """Seconds a thread of ours may take to end."""
+CLAIM_LOOK_S = 0.1
+"""Between two looks whether who ends a service was interrupted at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,11 +272,7 @@ class Runtime:
         callback of the thread that is being ended, it returns at once.
         """
         me = self.threads.me()
-        try:
-            self._claim.pop()
-        except IndexError:
-            if me != self._ender and not self.feed.is_dispatching():
-                self.threads.wait(self.done, END_S * 4)
+        if not self._claimed(me):
             return
         self._ender = me
         self._threads_s = threads_s
@@ -290,6 +288,20 @@ class Runtime:
             self._claim.append(None)  # interrupted: whoever calls next goes on
             raise
         self.done.set()
+
+    def _claimed(self, me: object) -> bool:
+        """Claim the ending, also that of a thread that was interrupted at it, or wait for it."""
+        for _ in range(int(END_S * 4 / CLAIM_LOOK_S)):
+            try:
+                self._claim.pop()
+            except IndexError:
+                if me == self._ender or self.feed.is_dispatching():
+                    return False
+                if self.threads.wait(self.done, CLAIM_LOOK_S):
+                    return False
+            else:
+                return True
+        return False
 
     def _close_parts(self) -> None:
         while self._closers:

@@ -94,6 +94,35 @@ def test_many_threads_may_close_at_once(two: ModelService, folder: Path, before:
     closed(two, folder, before)
 
 
+def test_who_waits_for_a_closing_goes_on_with_it_when_that_is_interrupted(
+    two: ModelService, folder: Path, before: Before, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = two._runtime
+    waits = threading.Event()
+    wait, end_all = runtime.threads.wait, runtime._directory.end_all
+    second = threading.Thread(target=two.close)
+
+    def heard(waited: Any, timeout_s: float) -> bool:
+        if waited is runtime.done:
+            waits.set()
+        return wait(waited, timeout_s)
+
+    def interrupted(timeout_s: float) -> None:
+        monkeypatch.setattr(runtime._directory, "end_all", end_all)
+        second.start()
+        assert waits.wait(LIMIT_S)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runtime.threads, "wait", heard)
+    monkeypatch.setattr(runtime._directory, "end_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        two.close()
+    second.join(LIMIT_S)
+
+    assert runtime.done.is_set()
+    closed(two, folder, before)
+
+
 def test_a_subscriber_may_close_the_service(
     two: ModelService, folder: Path, before: Before
 ) -> None:
