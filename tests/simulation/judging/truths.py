@@ -136,6 +136,8 @@ class Truths:
         return "" if self._since("", since, "log.continued") else "no row continues the log"
 
     def _close(self, _answer: SeenAnswer, since: int, sight: Sight) -> str:
+        if self._since("", since, "service.closed"):
+            return ""  # perhaps it was opened again since
         if sight.open:
             return "it is open"
         behind = self.behind >= since
