@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +21,6 @@ from moorage import (
     ModelUnavailableError,
     Parts,
 )
-from moorage.cli import main
 from moorage.testing import FakeFetcher
 from support.hub import Fault, Hub, Repo
 from support.services import Outcome, check_log, ports, server, settle, state_of
@@ -57,14 +58,13 @@ def opened(folder: Path, hub: Hub, tmp_path: Path) -> Iterator[Opened]:
         check_log(folder, state_of(service))
 
 
-def lines(capsys: pytest.CaptureFixture[str], *command: str) -> list[dict[str, Any]]:
-    capsys.readouterr()
-    main(list(command))
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def lines(*command: str) -> list[dict[str, Any]]:
+    argv = (sys.executable, "-m", "moorage", *command)
+    return [json.loads(line) for line in subprocess.check_output(argv, text=True).splitlines()]
 
 
 def test_why_a_fetch_failed_reaches_every_caller_the_log_and_the_command_line(
-    opened: Opened, hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str]
+    opened: Opened, hub: Hub, folder: Path
 ) -> None:
     hub.faults["get"] = Fault(status=403, error_code="GatedRepo")
     service = opened()
@@ -77,8 +77,8 @@ def test_why_a_fetch_failed_reaches_every_caller_the_log_and_the_command_line(
     with pytest.raises(ModelUnavailableError) as refused:
         service.lease("m")
 
-    events = lines(capsys, "events", "--state", str(folder), "--json")
-    shown = lines(capsys, "ps", "--state", str(folder), "--json")
+    events = lines("events", "--state", str(folder), "--json")
+    shown = lines("ps", "--state", str(folder), "--json")
     reasons = {
         event["kind"]: event["data"]["reason"] for event in events if "reason" in event["data"]
     }
