@@ -11,7 +11,11 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from support import examples, leaks
+from support import (
+    examples,
+    leaks,
+    pools,  # noqa: F401  its ports are taken before any test looks at what is held
+)
 
 # Two busy cores make a deadline fail by chance; the blob repeats a failure without the database.
 hypothesis.settings.register_profile("moorage", deadline=None, print_blob=True)
