@@ -30,6 +30,14 @@ def test_the_least_recently_used_idle_run_gives_way() -> None:
     assert "run 2 is evicted, the older run 1 is not, unsaid why" in said
 
 
+def test_a_run_displaced_those_who_gave_way_for_it() -> None:
+    tale = full()
+    evict(tale, 1).look().end(1).look()
+    said = tale.reserve(3, displaced=(1, 2)).wrong()
+
+    assert "it displaced 2, which did not give way for it" in said
+
+
 def test_whom_an_eviction_skips_it_names_with_the_true_reason() -> None:
     tale = full().row("model.pinned", "a").look()
     evict(tale, 2, skipped=((1, "pinned"),)).look()

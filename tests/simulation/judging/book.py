@@ -130,6 +130,8 @@ class Book:
         """Every run to the step that saw its first row."""
         self.last: Run | None = None
         """The run that ended last."""
+        self.gave_way: dict[int, int | None] = {}
+        """Runs that were to go for room, to the run that was to have it."""
         self.lru: list[int] = []
         self.queue: list[int] = []
         self.free: dict[int, None] = {}
@@ -346,6 +348,9 @@ class Book:
         if run.run in self.queue:
             self.queue.remove(run.run)
         self._check_room(row, run)
+        for other in row.data["displaced"]:
+            if self.gave_way.get(other) != run.run:
+                self.complain(row, f"it displaced {other}, which did not give way for it")
         others = [o.run for o in self.holding() if o.model == run.model and o is not run]
         if others:
             self.complain(row, f"{run.model!r} has run {others[0]} holding already")
@@ -410,13 +415,17 @@ class Book:
 
     def _run_evicting(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]
-        run.reason, run.for_run = row.data["reason"], row.data.get("for_run")
+        run.reason, run.for_run = row.data["reason"], row.data["for_run"]
+        self.gave_way[run.run] = run.for_run
 
-    _run_draining = _run_evicting
+    def _run_draining(self, row: SeenRow) -> None:
+        run = self.runs[row.run or 0]
+        run.reason, run.for_run = row.data["reason"], None
 
     def _run_reopened(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]
         run.reason, run.for_run = "", None
+        self.gave_way.pop(run.run, None)
 
     def _run_stopping(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]
