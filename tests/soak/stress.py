@@ -41,6 +41,8 @@ HTTP_S = 2.0
 OPERATOR_S = (0.05, 0.5)
 ENEMY_S = (0.3, 1.5)
 """From, to: between two acts."""
+COLLECT_S = 0.3
+"""Between two collections: a lost lease keeps its model from eviction until it is found."""
 
 
 @dataclass
@@ -98,24 +100,27 @@ class Crowd:
             *(lambda me=f"thread {n}": self._thread(me) for n in range(THREADS)),  # type: ignore[misc]
             lambda: asyncio.run(self._tasks()),
             lambda: self._repeat("operator", OPERATOR_S, self._operate),
-            lambda: self._repeat("enemy", ENEMY_S, self._attack),
-            lambda: self._repeat("collector", OPERATOR_S, lambda _chance: gc.collect()),
+            self._be_the_enemy,
         ]
         gc.collect()
         gc.freeze()  # what is there already makes each collection long
-        workers = [Outcome(work) for work in works]
-        self.over.wait(seconds)
-        self.over.set()
-        for worker in workers:
-            worker.thread.join(2 * PATIENT_S)
-            worker.get()
+        done = threading.Event()
+        collector = Outcome(lambda: _collect_until(done))
+        try:
+            workers = [Outcome(work) for work in works]
+            self.over.wait(seconds)
+            self.over.set()
+            for worker in workers:
+                worker.thread.join(2 * PATIENT_S)
+                worker.get()
+        finally:
+            done.set()
+            collector.get()
 
     def recover(self) -> None:
-        """Undo what the operator and the enemy left, and have every model answer once more."""
+        """Undo what the operator left, and have every model answer once more."""
         gc.unfreeze()
         gc.collect()
-        for pidfd in tuple(self._frozen):
-            self._thaw(pidfd)
         self.service.define(*self.specs.values())
         self.service.set_limits(max_loaded=2)
         for name in self.specs:
@@ -259,6 +264,11 @@ class Crowd:
         finally:
             self.service.define(spec)
 
+    def _be_the_enemy(self) -> None:
+        self._repeat("enemy", ENEMY_S, self._attack)
+        for pidfd in tuple(self._frozen):  # one that is frozen while it loads is waited for
+            self._thaw(pidfd)
+
     def _attack(self, chance: random.Random) -> None:
         """Kill or freeze a server from outside, or let one go on that was frozen."""
         if self._frozen and chance.random() < 0.5:
@@ -300,6 +310,12 @@ class Crowd:
             signal.pidfd_send_signal(pidfd, signal.SIGCONT)
         self._frozen.remove(pidfd)
         os.close(pidfd)
+
+
+def _collect_until(done: threading.Event) -> None:
+    """Find lost leases as long as anybody may wait for them: nothing else collects by then."""
+    while not done.wait(COLLECT_S):
+        gc.collect()
 
 
 def _changed(spec: ModelSpec, chance: random.Random) -> ModelSpec:
