@@ -29,6 +29,8 @@ class Eviction:
         """Runs to when they were last entered or left, -1.0 when an earlier owner saw it."""
         self.surely: dict[int, float] = {}
         """The same at the earliest: an answer is granted some time before it is heard."""
+        self.tried: dict[int, float] = {}
+        """Runs to when somebody asked for them last: who finds a gate closed was announced."""
         self.holders: Counter[int] = Counter()
         """Runs to how many leases that are not lost callers hold now."""
         self._leases: Sequence[SeenLease] = ()
@@ -45,6 +47,7 @@ class Eviction:
             self._owner = sight.owner
             self.used = dict.fromkeys(self.used, -1.0)
             self.surely.clear()
+            self.tried.clear()
             self._each.clear()  # what they held of an earlier owner's, they do not leave now
             self._leases = ()
             self._unlost.clear()
@@ -54,6 +57,9 @@ class Eviction:
                 self.used[lease.run] = sight.now
                 before = self.surely.get(lease.run, -1.0)
                 self.surely[lease.run] = max(before, answer.asked_at)
+        for call in (*sight.calls, *sight.answers):
+            if call.verb in ("lease", "lease_all"):
+                self._try(call.names, sight.now)
         if sight.leases != self._leases:
             self._leases = sight.leases
             each = Counter((lease.caller, lease.run) for lease in sight.leases)
@@ -64,6 +70,12 @@ class Eviction:
                     self.surely[key[1]] = sight.now
             self._hold(each, sight.leases)
             self._each = each
+
+    def _try(self, names: Sequence[str], now: float) -> None:
+        for name in names:
+            model = self.book.models.get(self.book.names.get(name, ""))
+            for run in model.runs if model is not None else ():
+                self.tried[run] = now
 
     def _hold(self, each: Counter[tuple[int, int]], leases: Sequence[SeenLease]) -> None:
         """Count who holds what: a lease that is lost in this very step was held when it began."""
@@ -102,6 +114,7 @@ class Eviction:
         elif row.kind == "run.released" and row.run is not None:
             self.used.pop(row.run, None)
             self.surely.pop(row.run, None)
+            self.tried.pop(row.run, None)
 
     def _order(self, row: SeenRow) -> Iterator[str]:
         order = row.data["order"]
@@ -113,6 +126,7 @@ class Eviction:
             used, last = self.used.get(older, -1.0), self.used.get(younger, -1.0)
             first = self.surely.get(older, used)
             unseen = used == last == -1.0
+            last = max(last, self.tried.get(younger, -1.0))
             if last + TIGHT_S < first <= seen_until and last >= 0:
                 yield f"order {order}, but {older} was used at {used}, {younger} at {last}"
             elif unseen and place.get(older, -1) > place.get(younger, -1):
