@@ -126,8 +126,8 @@ class Eviction:
             used, last = self.used.get(older, -1.0), self.used.get(younger, -1.0)
             first = self.surely.get(older, used)
             unseen = used == last == -1.0
-            last = max(last, self.tried.get(younger, -1.0))
-            if last + TIGHT_S < first <= seen_until and last >= 0:
+            latest = max(last, self.tried.get(younger, -1.0))
+            if latest + TIGHT_S < first <= seen_until and last >= 0:
                 yield f"order {order}, but {older} was used at {used}, {younger} at {last}"
             elif unseen and place.get(older, -1) > place.get(younger, -1):
                 yield f"order {order}: {older} and {younger} changed places unused"
