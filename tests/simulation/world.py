@@ -304,6 +304,7 @@ class World:
             server.sick = False
             for pid in tuple(server.dying):
                 self.die(server, pid)
+        self.dirty = True
 
 
 class SimClock:

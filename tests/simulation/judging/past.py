@@ -33,6 +33,10 @@ class Past:
             if row.kind in ("model.defined", "model.removed"):
                 for each in model.names:
                     self._meant.setdefault(each, []).append((name, book.step))
+        run = book.runs.get(row.run or 0)
+        if run is not None and run.stage == "stop_failed":
+            self.note("run.stop_failed", name)
+            self.note("stuck")
         if row.kind == "model.defined":
             for each in (name, *row.data["spec"]["aliases"]):
                 if each not in book.names:

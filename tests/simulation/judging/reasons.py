@@ -138,4 +138,5 @@ class Reasons:
             for port in self.book.free
             if port not in asked.strangers and not self.past.was("blocked", str(port), asked.since)
         )
-        return free < max(wanted, 1) or self._was(asked, "freed")
+        unknown = not asked.models <= models.keys()  # how many ports it had is not known any more
+        return free < max(wanted, 1) or unknown or self._was(asked, "freed")
