@@ -134,7 +134,7 @@ def test_the_order_of_use_is_that_of_entering_and_leaving() -> None:
     tale.row("usage.noted", order=(2, 1)).look(1)
     tale.lease("b", 2).look(1).release(2).look(1).row("usage.noted", order=(1, 2)).look()
     entered = full().lease("a", 1).look(1).row("usage.noted", order=(1, 2)).wrong()
-    left = full().lease("a", 1).look().lease("b", 2, caller=2).look(1).release(1).look(1)
+    left = full().lease("a", 1).look().lease("b", 2, caller=2).look(1).release(1).look(1).look(1)
 
     assert "order (1, 2), but 1 was used at 3.0, 2 at 1.0" in entered
     assert "order (1, 2), but 1 was used at 4.0, 2 at 3.0" in (

@@ -13,6 +13,8 @@ from simulation.sight import ORIGIN, SeenLease, SeenRow, Sight
 OVERTAKEN = 5
 """More requests than this never pass one for which there is not enough of something yet."""
 TIGHT_S = 1e-6
+LOOK_S = 0.1
+"""A decision may have looked at use so long before it was dated: meanwhile others go on."""
 
 
 def seconds_between(first: str, last: str) -> float:
@@ -121,7 +123,7 @@ class Eviction:
         if list(order) == self.book.lru and len(order) < 2:
             return
         place = {run: at for at, run in enumerate(self.book.lru)}
-        seen_until = seconds_between(ORIGIN, row.at) + TIGHT_S
+        seen_until = seconds_between(ORIGIN, row.at) - LOOK_S
         for older, younger in pairwise(order):
             used, last = self.used.get(older, -1.0), self.used.get(younger, -1.0)
             first = self.surely.get(older, used)
