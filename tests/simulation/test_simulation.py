@@ -23,7 +23,7 @@ from simulation.sight import Sight
 ROOT = Path(__file__).parents[2]
 STEPS = 400
 FIXED = [range(first, first + 30) for first in range(0, 120, 30)]
-RANDOM_S = 12.0
+RANDOM_S = 5.0
 """As many random seeds as can be played in so long."""
 LIMIT_S = 60.0
 
