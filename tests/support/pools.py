@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import socket
@@ -30,12 +31,11 @@ def _own_block() -> int:
         except OSError:
             guard.close()
         else:
-            _guards.append(guard)
+            atexit.register(guard.close)
             return first
     raise RuntimeError(f"{len(blocks)} test processes have all ports from {_FIRST} to {_LAST}")
 
 
-_guards: list[socket.socket] = []
 _first = _own_block()
 BIG_POOL = range(_first, _first + BIG_POOL_SIZE)
 _pools = itertools.cycle(range(BIG_POOL.stop, _first + _BLOCK - POOL_SIZE, POOL_SIZE))
