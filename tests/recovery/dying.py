@@ -167,6 +167,8 @@ class Life:
         options = {"max_loaded": 1, "ports": self.pool, "parts": parts} | options
         for spec in models or ():
             self._asks(f"spec {spec.name}", spec.launch_hash())
+        if "max_loaded" in self._known:
+            self._asks("max_loaded", options["max_loaded"])
         self.service = ModelService.open(self.folder, models=models, **options)
         for spec in models or ():
             self._has(f"spec {spec.name}", spec.launch_hash())
