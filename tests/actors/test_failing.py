@@ -709,6 +709,27 @@ def test_a_reload_during_a_load_gives_its_waiters_the_new_run(bench: Open) -> No
     lease.release()
 
 
+def test_who_waited_for_a_load_that_stops_for_a_reload_hears_that_the_next_one_failed(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a")
+    loads, stops = b.ports.hold("a"), b.processes.hold_stop("a")
+    waiting = b.lease("a")
+    b.until_state("a", "loading")
+    b.fetcher.will_fail("a", "the hub is down")
+    b.service.define(spec("a", repo="org/new"))
+    stops.wait_reached()
+    error = b.error(waiting)
+    stage = b.state("a")
+    loads.release()
+    stops.release()
+
+    assert isinstance(error, LoadError)
+    assert error.stage == "fetch"
+    assert stage == "stopping"
+
+
 def test_a_next_run_that_fetches_what_is_not_wanted_any_more_fetches_anew(bench: Open) -> None:
     b = bench(max_loaded=1)
     b.service.define(spec("a", repo="org/old"))

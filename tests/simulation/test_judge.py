@@ -186,6 +186,18 @@ def test_a_port_is_released_only_after_the_exit_and_the_end_of_the_tree_were_see
     assert "no end of its tree was recorded" in no_sweep.wrong()
 
 
+def test_what_was_seen_to_live_is_not_released_unswept_though_its_launch_was_never_told() -> None:
+    unheard = Tale("a").queue("a", 1).reserve(1)
+    unheard.row("run.launching", run=1, nonce="n1").look().serve(1).look()
+    unheard.row("run.stopping", run=1).row("run.stop_failed", run=1).look()
+    unheard.servers.clear()
+    refused = Tale("a").queue("a", 1).reserve(1).row("run.launching", run=1, nonce="n1").look()
+    refused.row("run.stopping", run=1).row("run.stop_failed", run=1).look()
+    refused.row("run.stopping", run=1).row("run.released", run=1).look()
+
+    assert "no end of its tree was recorded" in unheard.row("run.released", run=1).wrong()
+
+
 def test_a_leader_exits_once() -> None:
     tale = Tale("a").load("a", 1)
     tale.servers.clear()

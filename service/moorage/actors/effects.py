@@ -61,7 +61,10 @@ def act(registry: Registry, before: State, entries: Sequence[ev.Entry], outcome:
                 _adopt(registry, event)
             case ev.RunReopened() as event:
                 _spare(registry, before, event)
-            case ev.RunStopping() | ev.RunExited() as event:
+            case ev.RunStopping() as event:
+                _pass_on(registry, event)
+                _stop(registry, before, event)
+            case ev.RunExited() as event:
                 _stop(registry, before, event)
             case ev.RunStopFailed() as event:
                 _stop_failed(registry, event)
@@ -163,6 +166,14 @@ def _stop(registry: Registry, before: State, event: ev.RunStopping | ev.RunExite
     if isinstance(event, ev.RunStopping) and run.exited and was is not None and not was.exited:
         return  # it was ordered for the exit
     order_stop(registry, run, hurry=run.run in registry.volatile.forced)
+
+
+def _pass_on(registry: Registry, event: ev.RunStopping) -> None:
+    """Let who waits for a run that stops for another definition hear how the next one ends."""
+    model = registry.state.models.get(event.model)
+    if event.reason == "reload" and model is not None and model.next_run is not None:
+        for ticket in registry.desk.take(event.run):
+            registry.desk.attach(ticket, model.next_run)
 
 
 def order_stop(registry: Registry, run: Run, *, hurry: bool) -> None:

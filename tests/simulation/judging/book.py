@@ -454,7 +454,7 @@ class Book:
         launched = run.rows.get("run.launched", 0)
         if launched and not run.exited:
             self.complain(row, "no exit of its leader was recorded")
-        if (launched or run.rows.get("run.stop_failed")) and not run.swept:
+        if launched and not run.swept:
             self.complain(row, "no end of its tree was recorded")
         for port in run.ports:
             if self.held.get(port) == run.run:

@@ -113,9 +113,7 @@ class Callers:
         elif row.kind in ("run.released", "run.abandoned"):
             outcome, run = row.data["outcome"], self.book.last
             counts = outcome.startswith("failed") and outcome != "failed: port"
-            model = self.book.models.get(row.model or "")
-            stops = model is not None and bool(model.runs)  # who waits for that one has the next
-            if counts and run is not None and not run.was_ready and not stops:
+            if counts and run is not None and not run.was_ready:
                 known = self.book.step if run.broke_step is None else run.broke_step
                 self._expect(run.model, known, f"run {run.run} failed")
 

@@ -19,6 +19,8 @@ class World:
         self.live: dict[str, SeenServer] = {}
         self._pids: set[int] = set()
         self._known: set[str] = set()
+        self._began: set[int] = set()
+        """Runs of which something was seen to live."""
         self.silent: set[int] = set()
         """Runs that were adopted as ready and did not answer since."""
 
@@ -50,6 +52,8 @@ class World:
                 if any(s.leader_alive and s.leader == row.pid for s in self.of_run(run)):
                     yield f"run {run} is said to have exited, its leader {row.pid} lives"
             case "run.swept" | "run.released" | "run.abandoned":
+                if row.kind == "run.released" and run in self._began and not self._swept(run):
+                    yield f"run {run} is released, no end of its tree was recorded"
                 for server in self.of_run(run):
                     yield f"{row.kind} of run {run}, but {_living(server)} of its tree live"
             case "run.adopted" if row.data["state"] == "ready":
@@ -73,6 +77,7 @@ class World:
         for token, server in self.live.items():
             if token not in self._known:
                 self._known.add(token)
+                self._began.add(server.run)
                 yield from self._begun(server, sight)
             if server.model in by_model:
                 yield f"two trees of {server.model!r} live: {by_model[server.model]}, {token}"
@@ -100,6 +105,9 @@ class World:
             yield f"a server began for run {run.run}, which is {run.stage}"
         if not sight.open and sight.published is None:
             yield f"a server of run {server.run} began while nobody had the log open"
+
+    def _swept(self, run: int) -> bool:
+        return self.book.last is not None and self.book.last.run == run and self.book.last.swept
 
     def _signals(self, sight: Sight) -> Iterator[str]:
         now = {pid: s for s in self.live.values() for pid in (s.leader, *s.others)}
