@@ -61,10 +61,7 @@ def act(registry: Registry, before: State, entries: Sequence[ev.Entry], outcome:
                 _adopt(registry, event)
             case ev.RunReopened() as event:
                 _spare(registry, before, event)
-            case ev.RunStopping() as event:
-                _pass_on(registry, event)
-                _stop(registry, before, event)
-            case ev.RunExited() as event:
+            case ev.RunStopping() | ev.RunExited() as event:
                 _stop(registry, before, event)
             case ev.RunStopFailed() as event:
                 _stop_failed(registry, event)
@@ -157,6 +154,8 @@ def order_adoption(registry: Registry, run: Run) -> None:
 
 
 def _stop(registry: Registry, before: State, event: ev.RunStopping | ev.RunExited) -> None:
+    if isinstance(event, ev.RunStopping) and event.reason == "reload":
+        _pass_on(registry, event)
     run = registry.state.runs.get(event.run)
     was = before.runs.get(event.run)
     if run is None or run.swept or run.stage is not Stage.STOPPING:
@@ -171,7 +170,7 @@ def _stop(registry: Registry, before: State, event: ev.RunStopping | ev.RunExite
 def _pass_on(registry: Registry, event: ev.RunStopping) -> None:
     """Let who waits for a run that stops for another definition hear how the next one ends."""
     model = registry.state.models.get(event.model)
-    if event.reason == "reload" and model is not None and model.next_run is not None:
+    if model is not None and model.next_run is not None:
         for ticket in registry.desk.take(event.run):
             registry.desk.attach(ticket, model.next_run)
 
