@@ -2,7 +2,8 @@
 
 Fields called `model`, `run`, `port` and `pid` have columns of their own in the log; all others
 are its JSON `data`. Sequences are tuples, mappings are plain dicts of JSON values. `*_s` are
-seconds, `*_bytes` bytes, `until` is UTC text like an entry's `at`.
+seconds, `*_bytes` bytes, `until` is UTC text like an entry's `at`. Without slots, for
+`codec.decode`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """Base of all events."""
 
@@ -34,7 +35,7 @@ class Entry(NamedTuple):
 # --- log and service ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LogCreated(Event):
     """The first entry of a log."""
 
@@ -43,7 +44,7 @@ class LogCreated(Event):
     program: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LogContinued(Event):
     """First entry of a later segment: all that the earlier ones add up to.
 
@@ -62,7 +63,7 @@ class LogContinued(Event):
     fold_version: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ServiceOpened(Event):
     """`ports` are inclusive ranges."""
 
@@ -77,7 +78,7 @@ class ServiceOpened(Event):
     min_residency_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ServiceClosed(Event):
     """The owner closed; `kept` runs go on without it."""
 
@@ -86,7 +87,7 @@ class ServiceClosed(Event):
     kept: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LimitsSet(Event):
     """The limits from here on."""
 
@@ -99,7 +100,7 @@ class LimitsSet(Event):
 # --- models ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelDefined(Event):
     """`spec` is `ModelSpec.to_data()`; `secrets_hash` is keyed, empty without secrets."""
 
@@ -110,7 +111,7 @@ class ModelDefined(Event):
     secrets_hash: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelRemoved(Event):
     """A model and its names are gone."""
 
@@ -119,7 +120,7 @@ class ModelRemoved(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelPinned(Event):
     """Never a victim of eviction from here on."""
 
@@ -127,7 +128,7 @@ class ModelPinned(Event):
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelUnpinned(Event):
     """May be evicted again."""
 
@@ -135,7 +136,7 @@ class ModelUnpinned(Event):
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelHeld(Event):
     """Stopped on purpose; leases are refused until it is started or reset."""
 
@@ -144,7 +145,7 @@ class ModelHeld(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelBackoff(Event):
     """Attempt number `attempts` failed; leases get `error` until `until`.
 
@@ -164,7 +165,7 @@ class ModelBackoff(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelFailed(Event):
     """The crash budget is spent. `reason` as in ModelBackoff."""
 
@@ -180,7 +181,7 @@ class ModelFailed(Event):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelReset(Event):
     """Hold, backoff, failure and the count of attempts are forgotten."""
 
@@ -192,7 +193,7 @@ class ModelReset(Event):
 # --- runs: before anything scarce is held ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunFetching(Event):
     """A run began; its files come first."""
 
@@ -205,7 +206,7 @@ class RunFetching(Event):
     revision: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FetchNoted(Event):
     """A long fetch has come so far; noted at most ten times a run. It moves no run."""
 
@@ -217,7 +218,7 @@ class FetchNoted(Event):
     bytes_per_s: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunFetched(Event):
     """`files` are (name, bytes, hash) of what was fetched or found in the cache."""
 
@@ -231,7 +232,7 @@ class RunFetched(Event):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunQueued(Event):
     """`place` counts from 1."""
 
@@ -242,7 +243,7 @@ class RunQueued(Event):
     place: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunAbandoned(Event):
     """Ended without ever having reserved. `outcome` as in RunReleased, or `refused`.
 
@@ -260,7 +261,7 @@ class RunAbandoned(Event):
 # --- runs: holding port and room ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunReserved(Event):
     """`displaced` are the runs that were evicted for this one."""
 
@@ -273,7 +274,7 @@ class RunReserved(Event):
     displaced: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunLaunching(Event):
     """Durable before the spawn: with the nonce, what it leaves behind can be found."""
 
@@ -286,7 +287,7 @@ class RunLaunching(Event):
     log_file: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunLaunched(Event):
     """The leader was spawned; pid, start ticks and boot id tell it from any other."""
 
@@ -301,7 +302,7 @@ class RunLaunched(Event):
     boot_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunReady(Event):
     """`seconds` since the reservation, `load_s` since the spawn; `leases` granted in this step."""
 
@@ -316,7 +317,7 @@ class RunReady(Event):
     owner_check: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunEvicting(Event):
     """Chosen as victim. `reason` is `room`, `memory`, `idle` or `limits`.
 
@@ -335,7 +336,7 @@ class RunEvicting(Event):
     skipped: tuple[tuple[int, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunDraining(Event):
     """`reason` is `operator`, `reload`, `remove`, `close` or `unhealthy` (`error` says how)."""
 
@@ -347,7 +348,7 @@ class RunDraining(Event):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunReopened(Event):
     """The reason of a drain is gone: ready again, at its old place in the LRU order."""
 
@@ -357,7 +358,7 @@ class RunReopened(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunStopping(Event):
     """`reason` as in the drain, or `cancelled`, `failed`, `exited`, `forced`, `recovery`."""
 
@@ -370,7 +371,7 @@ class RunStopping(Event):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunExited(Event):
     """The leader is gone; `code` and `signal` are both None when the kernel did not tell.
 
@@ -389,7 +390,7 @@ class RunExited(Event):
     log_tail: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunSwept(Event):
     """The tree is empty and the ports are closed; `pids` had to be killed beyond the leader."""
 
@@ -401,7 +402,7 @@ class RunSwept(Event):
     peak_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunStopFailed(Event):
     """Something outlived SIGKILL: port and room stay taken until it exits."""
 
@@ -412,7 +413,7 @@ class RunStopFailed(Event):
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunReleased(Event):
     """Port and room are free again. `outcome` is `ok`, `failed: STAGE`, `cancelled` or `lost`."""
 
@@ -429,7 +430,7 @@ class RunReleased(Event):
     peak_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunAdopted(Event):
     """A survivor of an earlier owner; `state` is what it is adopted as, until it answers."""
 
@@ -441,7 +442,7 @@ class RunAdopted(Event):
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProcessReaped(Event):
     """A process with our log's token that belongs to no open run was killed."""
 
@@ -455,7 +456,7 @@ class ProcessReaped(Event):
 # --- the world and the callers ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PortBlocked(Event):
     """A stranger listens on a port of the pool; `pid` and `command` where they can be seen."""
 
@@ -466,7 +467,7 @@ class PortBlocked(Event):
     run: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class UsageNoted(Event):
     """`order` of ready runs, least recently used first; `leases` granted since the last note."""
 
