@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -36,6 +37,28 @@ def test_without_a_file_the_whole_snapshot_is_fetched(fetching: Fetching) -> Non
     assert folder.name == repo.commit
     assert {name: digest for name, _, digest in fetched.files}["config.json"] == (
         f"git:{repo.etag('config.json')}"
+    )
+
+
+def test_a_hash_that_is_listed_in_capitals_is_the_same_hash(fetching: Fetching) -> None:
+    repo = fetching.hub.repos[REPO]
+    hashes = {name: repo.etag(name) for name in repo.files}
+    listed = [
+        {"rfilename": "model.gguf", "size": len(WEIGHTS)}
+        | {"lfs": {"size": len(WEIGHTS), "sha256": hashes["model.gguf"].upper()}},
+        {"rfilename": "config.json", "size": 2, "blobId": hashes["config.json"].upper()},
+    ]
+    answer = json.dumps({"sha": repo.commit, "siblings": listed}).encode()
+    fetching.hub.faults["list"] = Fault(body=answer)
+
+    fetched = fetching(file=None)
+
+    assert {name: digest for name, _, digest in fetched.files} == {
+        "model.gguf": f"sha256:{hashes['model.gguf']}",
+        "config.json": f"git:{hashes['config.json']}",
+    }
+    huggingface_hub.hf_hub_download(
+        REPO, "model.gguf", revision=fetched.commit, cache_dir=fetching.cache, local_files_only=True
     )
 
 

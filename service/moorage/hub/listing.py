@@ -87,13 +87,18 @@ def _read(body: bytearray) -> Listing:
 
 def _file(sibling: dict[str, Any]) -> HubFile:
     large = sibling.get("lfs")
-    etag = _matching(_SHA256, large["sha256"]) if large else _matching(_SHA1, sibling["blobId"])
+    etag = _hash(_SHA256, large["sha256"]) if large else _hash(_SHA1, sibling["blobId"])
     size = (large or sibling)["size"]
     name = sibling["rfilename"]
     if type(size) is not int or not 0 <= size <= _LARGEST:
         raise ValueError(f"{name!r} of {size!r} bytes")
     name.encode()  # JSON can name what no disk and no log takes
     return HubFile(name, size, etag)
+
+
+def _hash(kind: re.Pattern[str], text: Any) -> str:
+    # Some stand-ins for the hub write capitals; blobs and digests are in small letters.
+    return _matching(kind, text.lower())
 
 
 def _matching(kind: re.Pattern[str], text: Any) -> str:
