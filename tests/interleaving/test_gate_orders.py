@@ -22,7 +22,7 @@ from interleaving.live import Live
 from interleaving.steps import FIXED, HINTS, WATCHED, Party, Small, WatchedGate, quiet_finalisers
 from interleaving.worlds import SMALL, WHOLE, world
 from moorage import Lease, ModelService
-from moorage.actors import effects, gate, hall
+from moorage.actors import answers, effects, gate, hall
 from moorage.actors.gate import Gate
 from moorage.actors.hall import Hall
 from moorage.actors.registry import Registry
@@ -176,7 +176,7 @@ def test_every_field_of_a_hall_is_a_step_or_belongs_to_the_registry() -> None:
     assert fields == steps | registrys | before_there_is_a_gate
 
 
-@pytest.mark.parametrize("module", [gate, hall, effects])
+@pytest.mark.parametrize("module", [gate, hall, effects, answers])
 def test_fields_that_are_no_steps_are_never_written_once_a_gate_is_made(module: Any) -> None:
     written = {
         node.attr

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from moorage.actors import messages as msg
+from moorage.actors.answers import grant, grant_joint, held_gate
 from moorage.actors.desk import AnyTicket
-from moorage.actors.effects import RESTART, grant, grant_joint, held_gate, order_stop
+from moorage.actors.effects import RESTART, order_stop
 from moorage.actors.reports import PORT_TRIES, begin_again
 from moorage.core import decide
 from moorage.core import events as ev

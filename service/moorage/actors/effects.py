@@ -1,24 +1,19 @@
-"""Acting on what was decided: orders to model actors, grants and errors to callers."""
+"""Acting on what was decided: orders to model actors; `answers` has what callers are told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from moorage.actors import answers
 from moorage.actors import messages as msg
-from moorage.actors.desk import AnyTicket
-from moorage.actors.gate import Gate, JointLease, Lease
 from moorage.core import decide
 from moorage.core import events as ev
-from moorage.core.lifecycle import LOADING, Stage
+from moorage.core.lifecycle import Stage
 from moorage.core.room import NoRoom, Outcome
-from moorage.core.state import Run, State, describe_pool
+from moorage.core.state import Run, State
 from moorage.errors import (
-    LoadCancelledError,
-    LoadError,
     MoorageError,
-    NoRoomError,
-    PortPoolExhaustedError,
     StopFailedError,
 )
 from moorage.spec import ModelSpec
@@ -26,8 +21,6 @@ from moorage.world.view import process_of
 
 if TYPE_CHECKING:
     from moorage.actors.registry import Registry
-
-ErrorFor = Callable[[], MoorageError]
 
 NEEDS_SECRETS = "its secrets are not in the log; define it again before it can be launched"
 RETRY_STOP_S = 5.0
@@ -56,7 +49,7 @@ def act(registry: Registry, before: State, entries: Sequence[ev.Entry], outcome:
             case ev.RunLaunching() as event:
                 registry.tell_model(event.model, msg.Launch(event.run, event.nonce))
             case ev.RunReady() as event:
-                _serve(registry, event)
+                answers.serve(registry, event)
             case ev.RunAdopted() as event:
                 _adopt(registry, event)
             case ev.RunReopened() as event:
@@ -78,7 +71,7 @@ def act(registry: Registry, before: State, entries: Sequence[ev.Entry], outcome:
 def _look_at_joint(registry: Registry, entries: Sequence[ev.Entry]) -> None:
     if any(isinstance(e.event, ev.RunReady | ev.RunReopened) for e in entries):
         registry.hall.settle(registry.state)
-        grant_joint(registry)
+        answers.grant_joint(registry)
     if any(isinstance(e.event, _NARROWS) for e in entries):
         for ticket in registry.desk.joint():
             registry.later(msg.Want(ticket))  # refused if it can never be met any more
@@ -155,7 +148,7 @@ def order_adoption(registry: Registry, run: Run) -> None:
 
 def _stop(registry: Registry, before: State, event: ev.RunStopping | ev.RunExited) -> None:
     if isinstance(event, ev.RunStopping) and event.reason == "reload":
-        _pass_on(registry, event)
+        answers.pass_on(registry, event)
     run = registry.state.runs.get(event.run)
     was = before.runs.get(event.run)
     if run is None or run.swept or run.stage is not Stage.STOPPING:
@@ -165,14 +158,6 @@ def _stop(registry: Registry, before: State, event: ev.RunStopping | ev.RunExite
     if isinstance(event, ev.RunStopping) and run.exited and was is not None and not was.exited:
         return  # it was ordered for the exit
     order_stop(registry, run, hurry=run.run in registry.volatile.forced)
-
-
-def _pass_on(registry: Registry, event: ev.RunStopping) -> None:
-    """Let who waits for a run that stops for another definition hear how the next one ends."""
-    model = registry.state.models.get(event.model)
-    if model is not None and model.next_run is not None:
-        for ticket in registry.desk.take(event.run):
-            registry.desk.attach(ticket, model.next_run)
 
 
 def order_stop(registry: Registry, run: Run, *, hurry: bool) -> None:
@@ -206,10 +191,10 @@ def _stop_failed(registry: Registry, event: ev.RunStopFailed) -> None:
 
     for ticket in registry.desk.take_ends(event.run):
         ticket.fail(error())
-    _fail(registry, registry.desk.take(event.run), error)
+    answers.fail(registry, registry.desk.take(event.run), error)
     successor = registry.state.models[event.model].next_run
     if successor is not None:
-        _fail(registry, registry.desk.take(successor), error)
+        answers.fail(registry, registry.desk.take(successor), error)
         registry.settle(
             lambda draft, _: decide.cancel(draft, successor, "the run before could not be stopped"),
             must=False,
@@ -221,93 +206,6 @@ def _spare(registry: Registry, before: State, event: ev.RunReopened) -> None:
     gate = registry.hall.get(event.run)
     if was is not None and was.for_run in registry.state.runs and gate is not None:
         registry.volatile.spared[event.run, was.for_run or 0] = frozenset(gate.holders)
-
-
-# --- answers to callers ---
-
-
-def _serve(registry: Registry, event: ev.RunReady) -> None:
-    run = registry.state.runs.get(event.run)
-    if run is None:
-        return
-    gate = registry.hall.build(event.model, event.run, run.ports)
-    registry.volatile.port_tries.pop(event.model, None)
-    registry.volatile.unasked.discard(event.run)
-    grant(registry, gate, registry.desk.take(event.run))
-
-
-def grant(registry: Registry, gate: Gate, tickets: Sequence[AnyTicket]) -> None:
-    """Answer those who wait for one model; joint requests are looked at by `grant_joint`."""
-    for ticket in tickets:
-        if len(ticket.names) > 1:
-            continue
-        if not ticket.leases:
-            ticket.grant(gate.run)
-        else:
-            lease = Lease(gate, ticket.owner)
-            if not ticket.grant(lease):
-                lease.release()
-        registry.desk.leave(ticket)
-
-
-def held_gate(registry: Registry, ticket: AnyTicket, name: str) -> Gate | None:
-    """Return the gate of a run whose owner asks for it again: open to it also while it drains."""
-    model = registry.state.models.get(registry.state.names.get(name, ""))
-    gate = registry.hall.get(model.run) if model is not None and ticket.leases else None
-    return gate if gate is not None and not gate.dead and gate.held_by(ticket.owner) else None
-
-
-def to_be_granted(registry: Registry, number: int) -> int:
-    """Return how many leases of a run are granted in the step in which it becomes ready.
-
-    A joint request waits for its other models, too.
-    """
-    model = registry.state.runs[number].model
-    leases = 0
-    for ticket in registry.desk.waiting(number):
-        others = {
-            name: gate
-            for name, gate in _gates(registry, ticket).items()
-            if registry.state.names.get(name) != model
-        }
-        if ticket.leases and all(others.values()):
-            leases += len(ticket.names) - len(others)
-    return leases
-
-
-def _gates(registry: Registry, ticket: AnyTicket) -> dict[str, Gate | None]:
-    table = registry.hall.table
-    return {name: held_gate(registry, ticket, name) or table.get(name) for name in ticket.names}
-
-
-def grant_joint(registry: Registry) -> None:
-    """Answer every joint request all of whose models are ready, each in one step."""
-    for ticket in registry.desk.joint():
-        gates = _gates(registry, ticket)
-        if not all(gates.values()):
-            continue
-        joint = JointLease(
-            {n: Lease(gate, ticket.owner) for n, gate in gates.items() if gate is not None}
-        )
-        if not ticket.grant(joint):
-            joint.release()
-        registry.desk.leave(ticket)
-
-
-def _ask_again(registry: Registry, model: str) -> None:
-    """Let joint requests that had this model, and wait for others, have it loaded again."""
-    for ticket in registry.desk.joint():
-        if any(registry.state.names.get(name, model) == model for name in ticket.names):
-            registry.later(msg.Want(ticket))
-
-
-def _fail(registry: Registry, tickets: Sequence[AnyTicket], error: ErrorFor) -> None:
-    for ticket in tickets:
-        ticket.fail(error())
-        if len(ticket.names) > 1:
-            registry.later(msg.Left(ticket))  # other runs may have been begun for it alone
-        else:
-            registry.desk.leave(ticket)
 
 
 def _ended(
@@ -323,75 +221,13 @@ def _ended(
         fetch.pop(event.run, None)
     volatile.unasked.discard(event.run)
     volatile.forced.discard(event.run)
-    tickets = registry.desk.take(event.run)
-    if was is not None and was.ready_at:
-        for ticket in tickets:  # they came after its last lease: theirs is the next run
-            registry.later(msg.Want(ticket))
-    elif not _moved(registry, event, tickets):
-        _fail(registry, tickets, _error_for(registry.state, event, no_room))
-    stopped = registry.desk.take_ends(event.run)
-    for ticket in stopped:
-        ticket.grant(None)
-    _ask_again(registry, event.model)
+    stopped = answers.ended(registry, event, was, no_room)
     registry.tell_model(event.model, msg.Forget(event.run))
     model = registry.state.models.get(event.model)
     if model is None or model.run is None:
         registry.end_model(event.model)
     if model is not None and not stopped and (was is None or was.reason not in decide.LASTING):
         _restart_later(registry, event, model.name)
-
-
-def _moved(
-    registry: Registry, event: ev.RunAbandoned | ev.RunReleased, tickets: Sequence[AnyTicket]
-) -> bool:
-    """Let the waiters of a run that ended through no fault of its own wait for the next one."""
-    moved_on = event.outcome == "cancelled" and event.error in ("reload", decide.REOPENED)
-    if not moved_on and event.outcome != "failed: port":
-        return False
-    model = registry.state.models.get(event.model)
-    run = registry.state.runs.get(model.next_run or model.run or 0) if model else None
-    if run is None:
-        return False
-    gate = registry.hall.get(run.run)
-    if run.stage is Stage.READY and gate is not None:
-        grant(registry, gate, tickets)
-        return True
-    if run.stage not in LOADING:
-        return False
-    for ticket in tickets:
-        registry.desk.attach(ticket, run.run)
-    return True
-
-
-def _error_for(
-    state: State, event: ev.RunAbandoned | ev.RunReleased, no_room: NoRoom | None
-) -> ErrorFor:
-    if no_room is not None:
-        return lambda: _no_room(state, no_room)
-    if not event.outcome.startswith("failed: "):
-        return lambda: LoadCancelledError(event.model, event.error or event.outcome)
-    stage = event.outcome.removeprefix("failed: ")
-    model = state.models.get(event.model)
-    last = model.last if model and model.last and model.last.run == event.run else None
-    return lambda: LoadError(
-        event.model,
-        event.run,
-        stage,
-        event.error,
-        code=last.code if last else None,
-        signal=last.signal if last else None,
-        log_tail=last.log_tail if last else (),
-        reason=event.reason if isinstance(event, ev.RunAbandoned) else "",
-    )
-
-
-def _no_room(state: State, no_room: NoRoom) -> MoorageError:
-    if no_room.why == "ports":
-        return PortPoolExhaustedError(describe_pool(state.pool), no_room.holders)
-    limit = f"{state.max_loaded} loaded"
-    if state.memory_limit is not None:
-        limit += f" or {state.memory_limit} bytes"
-    return NoRoomError(no_room.model, f"limit {limit}", no_room.holders)
 
 
 def _restart_later(registry: Registry, event: ev.RunAbandoned | ev.RunReleased, name: str) -> None:

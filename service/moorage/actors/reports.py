@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from moorage.actors import effects
+from moorage.actors import answers, effects
 from moorage.actors import messages as msg
 from moorage.core import decide
 from moorage.core import events as ev
@@ -153,7 +153,7 @@ def _readiness(registry: Registry, message: msg.ReadyDone) -> None:
         adopted(registry, message.run, "" if readiness.outcome == "ready" else readiness.detail)
         return
     if readiness.outcome == "ready":
-        leases = effects.to_be_granted(registry, message.run)
+        leases = answers.to_be_granted(registry, message.run)
         registry.settle(lambda draft, _: decide.ready(draft, message.run, leases), must=False)
         return
     stage = "port" if readiness.outcome == "lost" else "ready"
@@ -171,8 +171,8 @@ def adopted(registry: Registry, number: int, problem: str) -> None:
     registry.settle(lambda _draft, _usage: None, must=False)  # its gate opens
     gate = registry.hall.get(number)
     if gate is not None and not gate.closed:
-        effects.grant(registry, gate, registry.desk.take(number))
-        effects.grant_joint(registry)
+        answers.grant(registry, gate, registry.desk.take(number))
+        answers.grant_joint(registry)
 
 
 def _unhealthy(registry: Registry, number: int, problem: str) -> None:
