@@ -8,6 +8,7 @@ import pytest
 
 from actors.conftest import Open
 from moorage import LoadError, NoRoomError, WaitTimeoutError, WouldDeadlockError
+from moorage.actors.deadlines import DRAIN_LOOK_S
 from moorage.core import events as ev
 from moorage.testing import Script
 
@@ -332,3 +333,24 @@ def test_a_joint_request_is_refused_once_a_pin_leaves_too_little_room(bench: Ope
 
     assert isinstance(refusal, NoRoomError)
     assert "c" in str(refusal)
+
+
+def test_who_waits_gets_the_room_of_a_model_whose_drain_for_him_was_undone_once_it_is_idle(
+    bench: Open,
+) -> None:
+    b = bench(max_loaded=2)
+    b.define("a", "b", "c")
+    oldest, other = b.service.lease("a"), b.service.lease("b")
+    waiting = b.lease("c")
+    b.until_state("a", "draining")
+    b.service.set_limits(max_loaded=1)
+    b.lowered = True
+    other.release()
+    b.advance_until(lambda: (b.state("a"), b.state("b")) == ("ready", "stopped"), DRAIN_LOOK_S)
+    b.advance(1.0)  # the looks that the stop of the other was worth are over
+    oldest.release()
+    b.advance(DRAIN_LOOK_S)
+    lease = b.result(waiting)
+
+    assert lease.model == "c"
+    lease.release()

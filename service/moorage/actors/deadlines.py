@@ -26,7 +26,8 @@ FACTS_S = 0.1
 DISK_RETRY_S = 1.0
 """Between two attempts to write what waits for a disk."""
 DRAIN_LOOK_S = 0.25
-"""Between two looks at a draining run, should the hint that it is empty be lost."""
+"""Between two looks at a draining run, should the hint that it is empty be lost, and at one whose
+drain was undone while somebody waits: a lease that leaves by an open gate gives none."""
 STEP_S = 60.0
 """For each of preparing and spawning."""
 FETCH_S = 7 * 86_400.0
@@ -77,6 +78,7 @@ def _dues(registry: Registry) -> Iterator[float | None]:
     yield registry.desk.next_deadline()
     yield from volatile.restarts.values()
     yield from volatile.retries.values()
+    yield now + DRAIN_LOOK_S if volatile.spared else None
     for run in registry.state.runs.values():
         yield _stage_due(registry, run)
         if run.stage is Stage.DRAINING:
