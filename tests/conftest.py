@@ -12,9 +12,9 @@ import hypothesis
 import pytest
 
 from support import (
-    examples,
     leaks,
     pools,  # noqa: F401  its ports are taken before any test looks at what is held
+    seeds,
 )
 
 # Two busy cores make a deadline fail by chance; the blob repeats a failure without the database.
@@ -28,7 +28,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_report_header() -> str:
-    return f"generated examples: MOORAGE_EXAMPLES_SEED={examples.SEED}"
+    return f"seeds: {seeds.TOLD}"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Tell the seeds also where `-q` leaves out the head of a run."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and session.config.get_verbosity() < 0:
+        reporter.write_line(pytest_report_header())
 
 
 @pytest.fixture(scope="session", autouse=True)

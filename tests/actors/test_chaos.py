@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from actors.conftest import Open
 from moorage import MoorageError, ServiceFailedError, WaitTimeoutError
 from moorage.core.fold import replay
 from moorage.testing import ExitStatus, Readiness, Script
+from support import seeds
 
 NAMES = "abcd"
 CLIENTS = 5
@@ -92,8 +92,7 @@ class Client:
 def test_callers_and_faults_in_any_order_leave_a_sound_log_and_nobody_waiting(
     bench: Open, turn: int
 ) -> None:
-    seed = os.environ.get("MOORAGE_CHAOS_SEED") or str(random.randrange(2**32))
-    print(f"MOORAGE_CHAOS_SEED={seed}")
+    seed = f"{seeds.seed('CHAOS')} {turn}"
     b = bench(max_loaded=2)
     b.define(*NAMES, crash_budget=99)
     faults = random.Random(seed)

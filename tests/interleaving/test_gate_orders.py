@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,6 +25,7 @@ from moorage.actors import answers, effects, gate, hall
 from moorage.actors.gate import Gate
 from moorage.actors.hall import Hall
 from moorage.actors.registry import Registry
+from support import seeds
 
 pytestmark = pytest.mark.timeout(180)
 LIVE_HISTORIES = 10
@@ -225,10 +225,8 @@ def test_steps_that_are_made_at_once_and_users_that_are_alike_change_no_end(name
 
 @pytest.mark.parametrize("scenario", parties.SCENARIOS)
 def test_real_threads_at_a_real_gate_do_what_was_found(scenario: str) -> None:
-    seed = os.environ.get("MOORAGE_ORDER_SEED") or str(random.randrange(1 << 32))
-    print(f"MOORAGE_ORDER_SEED={seed}")
     one = world(f"{scenario} user forgetful interrupted sharing death leaver")
-    chance = random.Random(seed)
+    chance = random.Random(seeds.seed("ORDER"))
     steps = sum(Live(one.parties, chance).play() for _ in range(LIVE_HISTORIES))
 
     assert steps > 20 * LIVE_HISTORIES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from simulation.playing import Played, play_seed, replay
 from simulation.scheduler import Process, Scheduler
 from simulation.shrink import shrink
 from simulation.sight import Sight
+from support import seeds
 
 ROOT = Path(__file__).parents[2]
 STEPS = 400
@@ -45,9 +45,7 @@ def test_nothing_is_wrong_in_the_histories_of_fixed_seeds(seeds: range) -> None:
 
 
 def test_nothing_is_wrong_in_the_histories_of_random_seeds() -> None:
-    chosen = os.environ.get("MOORAGE_SIMULATION_SEED")
-    first = int(chosen) if chosen else random.SystemRandom().randrange(10**9)
-    print(f"MOORAGE_SIMULATION_SEED={first}")
+    first = seeds.seed("SIMULATION")
     end = time.monotonic() + RANDOM_S
     played = 0
     while time.monotonic() < end:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from moorage.log.verify import flaws
 from moorage.world.ports import LocalPorts
 from moorage.world.processes import LocalProcesses
 from soak import load, stress
+from support import seeds
 from support.services import check_log, ports, settle, state_of
 
 pytestmark = pytest.mark.real
@@ -56,8 +55,7 @@ def taken_from_leases(entries: list[ev.Entry], lost: set[int]) -> list[str]:
     ],
 )
 def test_nothing_is_lost_or_mixed_up_under_stress(seconds: float, tmp_path: Path) -> None:
-    seed = os.environ.get("MOORAGE_STRESS_SEED") or str(random.randrange(1 << 32))
-    print(f"MOORAGE_STRESS_SEED={seed}")
+    seed = str(seeds.seed("STRESS"))
     model, folder, pool = tmp_path / "tiny.gguf", tmp_path / "state", ports()
     write_tiny(model)
     more = {"crash_budget": 100_000, "stop_timeout_s": 1.0, "health_interval_s": 0.5}

@@ -8,7 +8,6 @@ with that number repeats them.
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,8 +15,10 @@ from typing import Any, Final
 import hypothesis
 from hypothesis import HealthCheck, Phase
 
+from support import seeds
+
 TIMES: Final = float(os.environ.get("MOORAGE_EXAMPLES") or 1)
-SEED: Final = int(os.environ.get("MOORAGE_EXAMPLES_SEED") or random.SystemRandom().getrandbits(32))
+SEED: Final = seeds.SEEDS["EXAMPLES"]
 PHASES: Final = (Phase.explicit, Phase.generate, *((Phase.shrink,) if TIMES > 1 else ()))
 """To make a slow example smaller takes longer than a test may: only a longer run does."""
 
@@ -44,7 +45,7 @@ class Share:
         """Let a test or a machine draw from this share."""
         if self.seed is None:
             return test
-        print(f"MOORAGE_EXAMPLES_SEED={self.seed}")
+        seeds.seed("EXAMPLES")
         return hypothesis.seed(self.seed)(test)
 
     def of(self, examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
