@@ -21,12 +21,14 @@ from typing import Any
 
 import pytest
 
-from moorage import Lease, ModelService, ModelSpec
+from moorage import Lease, ModelService, ModelSpec, WaitTimeoutError
 from moorage.testing import fake_parts
 from support.services import LIMIT_S, Outcome, server, settle, state_of
 
 OURS = {__file__, contextlib.__file__}
 MANY = 1_000_000
+TURNS = 600
+"""Of a storm, at least; a sixth of them has to be struck."""
 
 
 class Interrupt:
@@ -106,14 +108,14 @@ def fake(opened: Callable[..., ModelService]) -> ModelService:
     return opened(spec, parts=fake_parts())
 
 
-def nothing_held(service: ModelService, limit_s: float = LIMIT_S) -> None:
-    """Wait until nobody waits and nothing is leased: at once, not at some deadline."""
+def nothing_held(service: ModelService) -> None:
+    """Wait until nobody waits and nothing is leased: sooner than a deadline would end it."""
 
     def so() -> bool:
         return service.status().waiting == 0 and not any(m.leases for m in service.status().models)
 
     try:
-        settle(so, limit_s)
+        settle(so)
     except AssertionError:
         desk, status = service._runtime.desk, service.status()
         open_ = {number: known() for number, known in desk._open.copy().items()}
@@ -147,13 +149,13 @@ def test_an_interrupt_at_any_instruction_of_a_cold_lease_leaks_and_hangs_nothing
     fake: ModelService, unraised: list[Any]
 ) -> None:
     def work() -> None:
-        with fake.lease("m", timeout_s=LIMIT_S):
+        with fake.lease("m"):
             pass
 
     for at in itertools.count():
         struck = interrupted(work, at)
-        nothing_held(fake, 5)
-        Outcome(lambda: fake.stop("m", timeout_s=5)).get()
+        nothing_held(fake)
+        Outcome(lambda: fake.stop("m")).get()
         if not struck:
             break
 
@@ -168,13 +170,16 @@ def test_two_interrupts_in_a_row_leak_and_hang_nothing(
     twice = 0
 
     def work() -> None:
-        with fake.lease("m", timeout_s=0.5):
-            pass
+        try:  # a deadline ends what both interrupts together left waiting
+            with fake.lease("m", timeout_s=0.5):
+                pass
+        except WaitTimeoutError:
+            pass  # a busy machine was slower
 
     for _ in range(1000):
         twice += interrupted(work, chance.randrange(400), chance.randrange(50)) == 2
-        nothing_held(fake, 5)
-        Outcome(lambda: fake.stop("m", timeout_s=5)).get()
+        nothing_held(fake)
+        Outcome(lambda: fake.stop("m")).get()
 
     assert twice > 100
 
@@ -188,12 +193,12 @@ def test_an_interrupt_at_any_instruction_of_a_joint_lease_leaks_and_hangs_nothin
     fake.start("n")
 
     def work() -> None:
-        with fake.lease_all("m", "n", timeout_s=LIMIT_S) as leases:
+        with fake.lease_all("m", "n") as leases:
             assert len(leases) == 2
 
     for at in itertools.count():
         struck = interrupted(work, at)
-        nothing_held(fake, 5)
+        nothing_held(fake)
         if not struck:
             break
 
@@ -208,8 +213,8 @@ def test_an_interrupt_at_any_instruction_of_other_calls_leaves_a_service_that_wo
 
     for at in itertools.count(random.randrange(5), 5):  # these cost more, and share most of it
         struck = interrupted(lambda: getattr(fake, call)("m"), at)
-        nothing_held(fake, 5)
-        Outcome(lambda: fake.stop("m", timeout_s=5)).get() if call != "remove" else None
+        nothing_held(fake)
+        Outcome(lambda: fake.stop("m")).get() if call != "remove" else None
         fake.define(spec)
         if not struck:
             break
@@ -231,13 +236,15 @@ def test_a_storm_of_real_signals_leaks_and_hangs_nothing(
     def work(name: str) -> None:
         signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 2e-3))
         for _ in range(100):
-            with service.lease(name, timeout_s=LIMIT_S):
+            with service.lease(name):
                 pass
         signal.setitimer(signal.ITIMER_REAL, 0)
 
     before = signal.signal(signal.SIGALRM, strike)
     try:
-        for turn in range(600):
+        for turn in range(20 * TURNS):
+            if turn >= TURNS and caught > TURNS // 6:
+                break  # how many strike in time is up to the machine
             try:
                 work("abc"[turn // 50 % 3])
             except KeyboardInterrupt:
@@ -246,10 +253,10 @@ def test_a_storm_of_real_signals_leaks_and_hangs_nothing(
         signal.signal(signal.SIGALRM, before)
 
     gc.collect()
-    nothing_held(service, 5)
-    assert caught > 100
+    nothing_held(service)
+    assert caught > TURNS // 6
     for name in "abc":
-        Outcome(functools.partial(service.lease, name, 10)).get().release()
+        Outcome(functools.partial(service.lease, name, LIMIT_S)).get().release()
 
 
 # --- lost leases ----------------------------------------------------------------------------------
@@ -360,13 +367,13 @@ def test_a_signal_handler_may_use_the_service_at_any_instruction_of_a_lease(
             self._left = MANY
             self.struck += 1
             sys.settrace(None)
-            with fake.lease("m", timeout_s=5) as lease:
+            with fake.lease("m", timeout_s=LIMIT_S) as lease:
                 seen.add(lease.run)
             seen.add(fake.model("m").state)
 
     for at in itertools.count():
         with Handler(at) as handler:
-            fake.lease("m", timeout_s=5).release()
+            fake.lease("m", timeout_s=LIMIT_S).release()
             sys.settrace(None)
         if not handler.struck:
             break
