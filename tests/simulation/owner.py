@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from moorage import service as service_module
 from moorage.actors import messages as msg
 from moorage.compose import Limits, Parts, Runtime
-from moorage.service import OPEN_S, ModelService
+from moorage.service import OPEN_S, ModelService, _thread
 from moorage.spec import ModelSpec
 from simulation.scheduler import Process, Scheduler, SimQueue, SimThreads
 from simulation.world import (
@@ -125,8 +124,8 @@ def _watch_inbox(runtime: Runtime, handled: Callable[[Any], None]) -> None:
 
 
 def be(owner: object) -> None:
-    """Let the task that runs be another caller: a thread-local value says who a caller is."""
-    service_module._thread.owner = owner
+    """Let the task that runs be another caller: tasks share a thread, whose own value says who."""
+    _thread.owner = owner
 
 
 def spec_of(name: str, options: Mapping[str, Any], version: int) -> ModelSpec:
