@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,14 +186,38 @@ def test_a_killed_program_whose_forked_child_lives_on_holds_nothing_up(
     assert Path(fetched.path).read_bytes() == WEIGHTS
 
 
-def test_a_hub_that_knows_no_ranges_begins_anew(fetching: Fetching) -> None:
+@pytest.mark.parametrize("unsized", [False, True])
+def test_a_hub_that_knows_no_ranges_costs_nothing_of_what_is_here(
+    fetching: Fetching, unsized: bool
+) -> None:
+    part = leave_part(fetching, WEIGHTS[:CUT])
+    whole = Fault(whole=True, unsized=unsized)
+    fetching.set(retries=0)
+    fetching.hub.faults["get"] = iter(
+        [replace(whole, short_by=SIZE - 1000), replace(whole, short_by=1000), whole]
+    )
+    kept: list[int] = []
+    for _ in range(2):
+        assert fetching.failure().reason == "broken-off"
+        kept.append(part.stat().st_size)
+
+    fetched = fetching()
+
+    assert kept[0] == CUT < kept[1] < SIZE
+    assert fetched.fetched_bytes == SIZE - kept[1]
+    assert Path(fetched.path).read_bytes() == WEIGHTS
+
+
+def test_a_hub_that_knows_no_ranges_is_asked_again_when_what_is_here_is_wrong(
+    fetching: Fetching,
+) -> None:
     leave_part(fetching, b"?" * CUT)
     fetching.hub.faults["get"] = Fault(whole=True)
 
     fetched = fetching()
 
     assert Path(fetched.path).read_bytes() == WEIGHTS
-    assert fetched.fetched_bytes == SIZE
+    assert fetched.fetched_bytes == SIZE - CUT + SIZE
 
 
 @pytest.mark.parametrize("said", [f"bytes 0-99/{SIZE}", f"bytes */{SIZE}", ""])
@@ -272,14 +297,34 @@ def test_the_rest_of_a_file_of_another_size_is_refused_too(fetching: Fetching) -
     assert part_of(fetching).read_bytes() == WEIGHTS[:CUT]  # nothing of it was wrong so far
 
 
+@pytest.mark.parametrize("unsized", [False, True])
+@pytest.mark.parametrize("here", [0, CUT])
+@pytest.mark.parametrize("pages", [1, 300, 2000], ids=["short", "longer", "longer than all"])
 def test_a_login_page_in_the_place_of_a_file_costs_nothing_of_what_had_come(
-    fetching: Fetching,
+    fetching: Fetching, pages: int, here: int, unsized: bool
 ) -> None:
-    leave_part(fetching, WEIGHTS[:CUT])
-    fetching.hub.faults["get"] = Fault(body=b"<html>log in</html>", whole=True, times=1)
+    part = leave_part(fetching, WEIGHTS[:here])
+    page = b"<html>log in</html>" * pages
+    fetching.hub.faults["get"] = Fault(body=page, whole=True, unsized=unsized, times=1)
 
-    assert fetching.failure().reason == "wrong-size"
-    assert fetching().fetched_bytes == SIZE - CUT
+    failure = fetching.failure()
+
+    assert failure.reason == "wrong-size"
+    assert f"where it lists {SIZE} bytes" in failure.problem
+    assert (part.read_bytes() if here else b"") == WEIGHTS[:here]
+    assert fetching().fetched_bytes == SIZE - here
+
+
+def test_a_file_whose_size_is_not_told_goes_on_where_it_stopped(fetching: Fetching) -> None:
+    unsized = Fault(unsized=True)
+    fetching.hub.faults["get"] = iter([replace(unsized, short_by=SIZE - CUT), unsized])
+
+    fetched = fetching()
+
+    first, second = starts(fetching)
+    assert first == 0 < second < SIZE
+    assert fetched.fetched_bytes == SIZE
+    assert Path(fetched.path).read_bytes() == WEIGHTS
 
 
 def test_a_file_is_asked_for_in_pieces_that_every_store_answers(

@@ -31,7 +31,8 @@ class Fault:
     the connection; `short_by` closes it that many bytes too early; `stall_after` sends that many
     and then nothing until `Hub.go`; `trickle` sends one byte every ten milliseconds. `size_off`
     tells another size than the file has; `body` is sent instead of the right one, `flip` changes
-    the byte at that place of the file; `whole` ignores that only a range was asked for.
+    the byte at that place of the file; `whole` ignores that only a range was asked for, and
+    `unsized` does not tell how much it sends.
     """
 
     status: int | None = None
@@ -46,6 +47,7 @@ class Fault:
     body: bytes | None = None
     flip: int | None = None
     whole: bool = False
+    unsized: bool = False
     times: int | None = None
 
 
@@ -273,11 +275,14 @@ class _Handler(BaseHTTPRequestHandler):
         total = len(content) + fault.size_off
         if (start, end) == (0, len(content)):
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Length", str(total))
         else:
             self.send_response(HTTPStatus.PARTIAL_CONTENT)
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{total}")
-            self.send_header("Content-Length", str(end - start))
+            total = end - start
+        if fault.unsized:
+            self.send_header("Transfer-Encoding", "chunked")
+        else:
+            self.send_header("Content-Length", str(total))
         for key, value in headers.items():
             self.send_header(key, value)
         self.end_headers()
@@ -287,7 +292,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._body(content, fault)
             return
         with self.hub.transferring(name, start):
-            self._body(_flipped(content, fault.flip)[start:end], fault)
+            sent = _flipped(content, fault.flip)[start:end]
+            self._body(_chunked(sent) if fault.unsized else sent, fault)
 
     def _range(self, size: int, fault: Fault) -> tuple[int, int]:
         asked = self.headers.get("Range", "").removeprefix("bytes=")
@@ -347,6 +353,10 @@ def _flipped(content: bytes, at: int | None) -> bytes:
     if at is None:
         return content
     return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
+
+
+def _chunked(content: bytes) -> bytes:
+    return b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content)
 
 
 def _sha1(content: bytes) -> str:

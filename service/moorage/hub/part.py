@@ -72,12 +72,19 @@ class Part:
         except OSError as error:
             error.filename = str(self._path)
             if error.errno in NO_SPACE:
-                self._cut(max(0, self.size - GIVEN_BACK))
+                self.cut(max(0, self.size - GIVEN_BACK))
             raise
 
     def restart(self) -> None:
         """Forget what there is."""
-        self._cut(0)
+        self.cut(0)
+
+    def cut(self, size: int) -> None:
+        """Forget what came after so many bytes."""
+        os.ftruncate(self._descriptor, size)
+        self.size = size
+        self._hashed = 0
+        self._hash = _new_hash(self._file)
 
     def catch_up(self, cancelled: Flag) -> None:
         """Read what an earlier attempt left, to hash it. Raises FetchCancelledError, OSError."""
@@ -104,12 +111,6 @@ class Part:
         """Remove it, or whatever was not renamed of it."""
         if self._is_there():
             self._path.unlink()
-
-    def _cut(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
-        self.size = size
-        self._hashed = 0
-        self._hash = _new_hash(self._file)
 
     def _is_there(self) -> bool:
         try:

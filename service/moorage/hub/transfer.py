@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -124,35 +124,52 @@ class Transfer:
             raise WrongHashError(file)
 
     def _receive(self, part: Part, file: HubFile) -> None:
-        """Append what one request brings."""
-        last = min(part.size + SEGMENT, file.size) - 1
-        whole = part.size == 0 and last == file.size - 1
-        headers = {} if whole else {"Range": f"bytes={part.size}-{last}"}
+        """Append what one request brings; an answer that proves wrong leaves what was here."""
+        before = part.size
+        last = min(before + SEGMENT, file.size) - 1
+        whole = before == 0 and last == file.size - 1
+        headers = {} if whole else {"Range": f"bytes={before}-{last}"}
         with self._get(file, headers) as exchange:
-            self._agree(exchange.answer(), part, file)
-            for piece in exchange.pieces():
+            answer = exchange.answer()
+            for piece in _without(_agree(answer, part, file), exchange.pieces()):
                 if part.size + len(piece) > file.size:
-                    part.restart()
+                    part.cut(before)
                     raise _wrong_size(file, "more")
                 part.append(piece)
                 self._meter.came(len(piece))
-        if part.size <= last:
-            raise httpx2.RemoteProtocolError(f"closed {size(last + 1 - part.size)} too early")
+        if part.size > last:
+            return
+        if _tells_no_size(answer):  # it came to its end: a login page, or another file
+            part.cut(before)
+            raise _wrong_size(file, "less")
+        raise httpx2.RemoteProtocolError(f"closed {size(last + 1 - part.size)} too early")
 
-    def _agree(self, answer: httpx2.Response, part: Part, file: HubFile) -> None:
-        """Hold an answer against what was asked for."""
-        if answer.status_code == HTTPStatus.PARTIAL_CONTENT:
-            found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-            if found is None or int(found[1]) != part.size:
-                raise httpx2.RemoteProtocolError("another range came than was asked for")
-            total = found[2]
-        else:
-            total = answer.headers.get("Content-Length", "*")
-        if total not in ("*", str(file.size)):
-            raise _wrong_size(file, f"{total} bytes")
-        if answer.status_code != HTTPStatus.PARTIAL_CONTENT:  # it knows no ranges, and sends all
-            part.restart()
-            self._meter.stands(0)
+
+def _agree(answer: httpx2.Response, part: Part, file: HubFile) -> int:
+    """Hold an answer against what was asked for; return how much of it is here already."""
+    if answer.status_code == HTTPStatus.PARTIAL_CONTENT:
+        found = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if found is None or int(found[1]) != part.size:
+            raise httpx2.RemoteProtocolError("another range came than was asked for")
+        total, here = found[2], 0
+    else:  # it knows no ranges, and sends all
+        total, here = answer.headers.get("Content-Length", "*"), part.size
+    if total not in ("*", str(file.size)):
+        raise _wrong_size(file, f"{total} bytes")
+    return here
+
+
+def _tells_no_size(answer: httpx2.Response) -> bool:
+    partial = answer.status_code == HTTPStatus.PARTIAL_CONTENT
+    return not partial and "Content-Length" not in answer.headers
+
+
+def _without(count: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Leave out so many bytes at the front."""
+    for piece in pieces:
+        if rest := piece[count:]:
+            yield rest
+        count = max(0, count - len(piece))
 
 
 class WrongHashError(FetchFailedError):
