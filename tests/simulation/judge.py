@@ -14,6 +14,7 @@ from simulation.judging.callers import Callers
 from simulation.judging.eviction import Eviction
 from simulation.judging.liveness import Liveness
 from simulation.judging.published import differences
+from simulation.judging.waiting import Waiting
 from simulation.judging.world import World
 from simulation.sight import SeenRow, Sight
 
@@ -39,6 +40,7 @@ class Judge:
         self.eviction = Eviction(self.book)
         self.callers = Callers(self.book, self.world)
         self.liveness = Liveness(self.book, self.world)
+        self.waiting = Waiting(self.book, self.world, self.eviction)
         self._unwritten = 0
         self._compared: object = None
 
@@ -63,6 +65,7 @@ class Judge:
         yield from self.eviction.check()
         yield from self.callers.check(sight)
         yield from self.liveness.check(sight)
+        yield from self.waiting.check(sight)
         yield from self._published(sight)
         if sight.step % FULL_EVERY == 0:
             yield from self._whole()
