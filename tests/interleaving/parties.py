@@ -79,8 +79,10 @@ def _use(script: Script, lease: Lease) -> None:
     script.ask("mark", "told", lost)
 
 
-def user(key: int, take: Take = blocking) -> Callable[[Script], None]:
-    """Lease, use and release."""
+def _using(
+    key: int, leave: Callable[[Script, Lease], None], take: Take = blocking
+) -> Callable[[Script], None]:
+    """Lease, use, leave as told, and lose the lease."""
 
     def work(script: Script) -> None:
         face = _face(script, key)
@@ -91,45 +93,31 @@ def user(key: int, take: Take = blocking) -> Callable[[Script], None]:
             return
         _use(script, lease)
         script.ask("mark", "leaving")
-        lease.release()
-
-    return work
-
-
-def forgetful(key: int) -> Callable[[Script], None]:
-    """Lose the lease instead: its finaliser leaves, at any time later and in any thread."""
-
-    def work(script: Script) -> None:
-        face = _face(script, key)
-        script.armed = True
-        try:
-            lease = blocking(face)
-        except SlowWay:
-            return
-        _use(script, lease)
-        script.ask("mark", "leaving")
+        leave(script, lease)
         del lease
 
     return work
 
 
+def user(key: int, take: Take = blocking) -> Callable[[Script], None]:
+    """Lease, use and release."""
+    return _using(key, lambda _script, lease: lease.release(), take)
+
+
+def forgetful(key: int) -> Callable[[Script], None]:
+    """Lose the lease instead: its finaliser leaves, at any time later and in any thread."""
+    return _using(key, lambda _script, _lease: None)
+
+
 def repeating(key: int) -> Callable[[Script], None]:
     """Release twice, and lose it."""
 
-    def work(script: Script) -> None:
-        face = _face(script, key)
-        script.armed = True
-        try:
-            lease = blocking(face)
-        except SlowWay:
-            return
-        _use(script, lease)
-        script.ask("mark", "leaving")
+    def leave(script: Script, lease: Lease) -> None:
         lease.release()
         lease.release()
         script.ask("mark", "released", lease.lost)
 
-    return work
+    return _using(key, leave)
 
 
 def sharing(key: int) -> Callable[[Script], None]:
