@@ -114,20 +114,40 @@ def fetches(life: Life) -> None:
     life.use("a")
 
 
-@life(usable=False)
-def fetches_what_is_not_there(life: Life) -> None:
-    life.open()
-    life.define(from_hub("other.gguf"))
-    life.arm()
-    life.start_fails("a", "fetch")
+FAILING = {
+    "fetches_what_is_not_there": ("fetch", from_hub("other.gguf")),
+    "starts_what_is_not_installed": (
+        "prepare",
+        ModelSpec(name="a", backend="command", args=("/nowhere/server", "{port}")),
+    ),
+    "starts_what_ends_at_once": ("load", server("a", "--exit", "3")),
+    "starts_what_ends_at_once_until_its_budget_is_spent": (
+        "load",
+        server("a", "--exit", "3", crash_budget=1),
+    ),
+    "starts_what_dies_while_it_loads": (
+        "load",
+        server("a", "--loading", "60", "--die-after", "0.1"),
+    ),
+    "starts_what_loads_for_too_long": (
+        "ready",
+        server("a", "--loading", "60", load_timeout_s=0.15),
+    ),
+}
+"""Lives whose one start fails: in which stage, and of what."""
 
 
-@life(usable=False)
-def starts_what_is_not_installed(life: Life) -> None:
-    life.open()
-    life.define(ModelSpec(name="a", backend="command", args=("/nowhere/server", "{port}")))
-    life.arm()
-    life.start_fails("a", "prepare")
+def failing(stage: str, spec: ModelSpec) -> Callable[[Life], None]:
+    def live(life: Life) -> None:
+        life.open()
+        life.define(spec)
+        life.arm()
+        life.start_fails("a", stage)
+
+    return live
+
+
+LIVES |= {name: Kind(failing(*facts), usable=False) for name, facts in FAILING.items()}
 
 
 @life(usable=False)
@@ -138,38 +158,6 @@ def cannot_write_the_output(life: Life) -> None:
     (life.folder / "logs" / "a").write_text("no folder")
     life.arm()
     life.start_fails("a", "launch")
-
-
-@life(usable=False)
-def starts_what_ends_at_once(life: Life) -> None:
-    life.open()
-    life.define(server("a", "--exit", "3"))
-    life.arm()
-    life.start_fails("a", "load")
-
-
-@life(usable=False)
-def starts_what_ends_at_once_until_its_budget_is_spent(life: Life) -> None:
-    life.open()
-    life.define(server("a", "--exit", "3", crash_budget=1))
-    life.arm()
-    life.start_fails("a", "load")
-
-
-@life(usable=False)
-def starts_what_dies_while_it_loads(life: Life) -> None:
-    life.open()
-    life.define(server("a", "--loading", "60", "--die-after", "0.1"))
-    life.arm()
-    life.start_fails("a", "load")
-
-
-@life(usable=False)
-def starts_what_loads_for_too_long(life: Life) -> None:
-    life.open()
-    life.define(server("a", "--loading", "60", load_timeout_s=0.15))
-    life.arm()
-    life.start_fails("a", "ready")
 
 
 @life(usable=False)
