@@ -24,11 +24,11 @@ def apply(state: State, entry: ev.Entry) -> None:
 
     An empty state takes a `log.continued` of any seq, and begins with its base state.
     """
-    if entry.seq != state.seq + 1 and (state.seq or not isinstance(entry.event, ev.LogContinued)):
-        raise FoldError(f"entry {entry.seq} follows {state.seq}")
-    _HANDLERS[type(entry.event)](state, entry, entry.event)
-    state.seq = entry.seq
-    state.at = entry.at
+    seq, at, _, event = entry
+    if seq != state.seq + 1 and (state.seq or not isinstance(event, ev.LogContinued)):
+        raise FoldError(f"entry {seq} follows {state.seq}")
+    _HANDLERS[event.__class__](state, entry, event)
+    state.seq, state.at = seq, at
 
 
 def replay(entries: Iterable[ev.Entry], state: State | None = None) -> State:
@@ -223,20 +223,23 @@ def _fetched(state: State, entry: ev.Entry, event: ev.RunFetched) -> None:
     _move(state, entry, event, path=event.path, commit=event.commit)
 
 
-def _end(state: State, event: ev.RunAbandoned | ev.RunReleased) -> Run:
+def _end(state: State, event: ev.RunAbandoned | ev.RunReleased, **changes: Any) -> Run:
+    """End a run, with these changes of its model; return what it was before."""
     before = _own_run(state, event)
     step(before.stage, event.kind)
     del state.runs[event.run]
     model = state.models[event.model]
     if model.run == event.run:
-        _model(state, event.model, run=model.next_run, next_run=None)
-    else:
-        _model(state, event.model, next_run=None)
+        changes["run"] = model.next_run
+    changes["next_run"] = None
+    state.models[event.model] = changed(model, changes)
     return before
 
 
 def _without(order: tuple[int, ...], run: int) -> tuple[int, ...]:
-    return tuple(r for r in order if r != run)
+    if run not in order:
+        return order
+    return tuple([r for r in order if r != run])  # faster than a generator
 
 
 def _abandoned(state: State, entry: ev.Entry, event: ev.RunAbandoned) -> None:
@@ -342,18 +345,18 @@ def _stop_failed(state: State, entry: ev.Entry, event: ev.RunStopFailed) -> None
 
 
 def _released(state: State, entry: ev.Entry, event: ev.RunReleased) -> None:
-    before = _end(state, event)
+    changes: dict[str, Any] = {}
+    if event.outcome == "ok":
+        changes["attempts"] = 0
+    if event.peak_bytes is not None and _own_run(state, event).ready_at:
+        known = state.models[event.model].peak_bytes
+        changes["peak_bytes"] = max(event.peak_bytes, known or 0)
+    before = _end(state, event, **changes)
     pool = state.pool
     for port in before.ports:
         del state.held[port]
         if any(first <= port <= last for first, last in pool):
             state.free[port] = None
-    peak = event.peak_bytes
-    if before.ready_at and peak is not None:
-        known = state.models[event.model].peak_bytes
-        _model(state, event.model, peak_bytes=max(peak, known or 0))
-    if event.outcome == "ok":
-        _model(state, event.model, attempts=0)
 
 
 def _adopted(state: State, entry: ev.Entry, event: ev.RunAdopted) -> None:

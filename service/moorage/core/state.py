@@ -108,11 +108,11 @@ def changed(value: _Value, changes: dict[str, Any]) -> _Value:
 
     Half of a replay was spent there.
     """
-    before = vars(value)
+    before = value.__dict__
     fields = before | changes
     if len(fields) != len(before):
         raise TypeError(f"a {type(value).__name__} has not all of {', '.join(changes)}")
-    copy: _Value = object.__new__(type(value))
+    copy: _Value = object.__new__(value.__class__)
     object.__setattr__(copy, "__dict__", fields)
     return copy
 
