@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from moorage.core import chain, codec
 from moorage.core.events import Entry
@@ -32,6 +33,11 @@ class Row(NamedTuple):
     cause: int | None
     data: str
     hash: str
+
+
+def to_rows(found: Iterable[tuple[Any, ...]]) -> list[Row]:
+    """Return rows of what a query of all columns finds."""
+    return list(map(tuple[Any, ...].__new__, repeat(Row), found))  # `Row._make` in C
 
 
 def to_json(value: Mapping[str, Any]) -> str:
@@ -84,6 +90,7 @@ def to_object(text: str) -> dict[str, Any]:
     value, end = _scan(text, 0)
     if end != len(text):  # never what we write
         value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError("the data is no JSON object")  # noqa: TRY004 - of the text, not of a type
-    return cast("dict[str, Any]", value)
+    if value.__class__ is not dict:
+        raise ValueError("the data is no JSON object")
+    found: dict[str, Any] = value
+    return found

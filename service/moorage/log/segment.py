@@ -13,7 +13,7 @@ from moorage.errors import NotALogError
 from moorage.log import engine, revisions, segments
 from moorage.log.head import Head
 from moorage.log.reading import ReadConnection
-from moorage.log.rows import Row, to_object
+from moorage.log.rows import Row, to_object, to_rows
 from moorage.log.schema import events, snapshots
 from moorage.protocols import Snapshot
 
@@ -76,13 +76,9 @@ class Segment:
     def page(self, after: int, rows: int, only: Filter) -> list[Row]:
         """Return the first rows with `seq > after`, at most so many."""
         if only == ALL:  # a replay reads all there is: a third of the time without SQLAlchemy
+            page = f"{_PAGE} LIMIT ?", (after, rows)
             return self._connection.run(
-                lambda c: list(
-                    map(
-                        Row._make,
-                        engine.driver_connection(c).execute(f"{_PAGE} LIMIT ?", (after, rows)),
-                    )
-                )
+                lambda c: to_rows(engine.driver_connection(c).execute(*page))
             )
         query = (
             sa.select(*events.c)

@@ -27,7 +27,7 @@ from moorage.log.files import (
 )
 from moorage.log.head import Head, HeadFile, note_cut, read_head
 from moorage.log.lock import StateLock
-from moorage.log.rows import Row, to_entry, to_json, to_object, to_row
+from moorage.log.rows import Row, to_entry, to_json, to_object, to_row, to_rows
 from moorage.log.schema import events, snapshots
 from moorage.log.upkeep import tidy
 from moorage.log.writer import Writer, WriterOptions
@@ -344,7 +344,7 @@ class SqliteLog:
 
     def _page(self, after: int, until: int) -> list[Row]:
         self._check_usable()
-        page = [Row._make(row) for row in self._ask(_PAGE, (after, until))]
+        page = to_rows(self._ask(_PAGE, (after, until)))
         for seq, row in zip_longest(range(after + 1, until + 1), page):
             if row is None or row.seq != seq:
                 raise CorruptLogError(self.path, seq, "is missing")
