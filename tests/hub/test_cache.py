@@ -160,6 +160,46 @@ def test_what_somebody_else_has_shown_just_before_is_left_as_it_is(
     assert Path(path).read_bytes() == WEIGHTS
 
 
+@pytest.mark.parametrize("damage", ["a link to nothing", "a file that was cut"])
+@pytest.mark.parametrize("at", [("symlink_to", 2), ("replace", 1)])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_name_is_mended_by_several_at_once(
+    fetching: Fetching,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+    at: tuple[str, int],
+    first: bool,
+) -> None:
+    path = Path(fetching().path)
+    path.unlink()
+    if damage == "a link to nothing":
+        path.symlink_to("nothing")
+    else:
+        path.write_bytes(WEIGHTS[:100])
+    step, nth = at
+    real, steps = getattr(Path, step), list[Path]()
+
+    def meet_another(made: Path, *options: Any, **more: Any) -> Any:
+        steps.append(made)
+        another = len(steps) == nth
+        if another and first:
+            fetching()
+        try:
+            return real(made, *options, **more)
+        finally:
+            if another and not first:
+                fetching()
+
+    monkeypatch.setattr(Path, step, meet_another)
+
+    fetched = fetching()
+
+    assert fetched.path == str(path)
+    assert path.read_bytes() == WEIGHTS
+    assert path.is_symlink()
+    assert [each.name for each in path.parent.iterdir()] == ["model.gguf"]
+
+
 # --- without the hub ---
 
 

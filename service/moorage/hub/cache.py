@@ -23,6 +23,8 @@ from moorage.hub.listing import COMMIT, HubFile, Listing
 from moorage.hub.locks import try_lock, unlock
 
 PART: Final = ".moorage.part"
+_LINK: Final = ".moorage.link"
+"""A link on its way to the place of one that is damaged."""
 STALE_S: Final = 7 * 86_400.0
 """A part file that nobody went on with for so long is removed by whoever fetches next."""
 _LOCK_MODE: Final = 0o664
@@ -169,8 +171,7 @@ class RepoCache:
             _show(self.blob(file), pointer)
         except (FileExistsError, FileNotFoundError):
             if not self._linked(commit, file):  # else somebody else has shown it just now
-                pointer.unlink(missing_ok=True)
-                _show(self.blob(file), pointer)
+                _mend(self.blob(file), pointer)
 
 
 def _show(blob: Path, pointer: Path) -> None:
@@ -179,6 +180,18 @@ def _show(blob: Path, pointer: Path) -> None:
     except FileExistsError:
         raise
     except OSError:  # no links here: as huggingface_hub does, it stands there itself
+        blob.replace(pointer)
+
+
+def _mend(blob: Path, pointer: Path) -> None:
+    """Show a content in the place of what is damaged, in one step: others may do so, too."""
+    new = pointer.with_name(f".{blob.name}{_LINK}")
+    try:
+        with suppress(FileExistsError):  # of another one, or one who was killed: it is the same
+            new.symlink_to(os.path.relpath(blob, pointer.parent))
+        with suppress(FileNotFoundError):  # another one has moved it
+            new.replace(pointer)
+    except OSError:  # no links here
         blob.replace(pointer)
 
 
