@@ -18,7 +18,7 @@ from moorage.protocols import Flag, Snapshot
 
 __all__ = ["Filter", "LogReader"]
 
-_PAGE_ROWS = 1000
+_PAGE_ROWS = 320  # two pages are fewer objects than bring the garbage collector
 
 _Result = TypeVar("_Result")
 

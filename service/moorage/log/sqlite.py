@@ -35,7 +35,7 @@ from moorage.protocols import Snapshot
 
 _logger = logging.getLogger(__name__)
 
-_PAGE_ROWS = 1000
+_PAGE_ROWS = 320  # two pages are fewer objects than bring the garbage collector
 _SNAPSHOTS_KEPT = 2
 
 _INSERT = engine.compiled(events.insert())
