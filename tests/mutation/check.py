@@ -190,8 +190,11 @@ def _refuse_unsound(tree: Tree, chosen: Sequence[Edit], seeds: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table of edits and what found them; 1 when one survived, 2 when it cannot run."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
     chosen = [edit for edit in edits() if all(word in edit.name for word in options.words)]
+    if not chosen:
+        parser.error(f"no edit has all of {', '.join(options.words)} in its name")
     print("| Wrong edit | Found by test | Found by seed |\n| --- | --- | --- |")
     survived: list[str] = []
     try:
