@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -146,6 +147,110 @@ def test_names_with_the_same_content_are_fetched_once(fetching: Fetching) -> Non
     assert fetching.hub.asked["get"] == 2
     assert (Path(fetched.path) / "b.bin").read_bytes() == b"same"
     assert fetching.progress[-1].done_bytes == fetching.progress[-1].total_bytes == 13
+
+
+# --- the same file, on a disk without links ---
+
+
+@pytest.fixture
+def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_path: Path, _target: str) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+
+
+def check_alone(fetching: Fetching, *paths: Path) -> None:
+    """Fail unless they are all there is, each by itself."""
+    files = {path for path in fetching.cache.glob("models--*/[bs]*/**/*") if path.is_file()}
+    assert files == set(paths)
+    assert not any(path.is_symlink() for path in paths)
+
+
+@pytest.mark.usefixtures("no_links")
+def test_names_with_the_same_content_are_fetched_once_on_a_disk_without_links(
+    fetching: Fetching,
+) -> None:
+    same = dict.fromkeys(("a.bin", "b.bin", "sub/c.bin"), b"same")
+    fetching.hub.repos[REPO] = Repo({**same, "d.bin": b"other"})
+
+    fetched = fetching(file=None)
+
+    paths = {name: Path(fetched.path) / name for name in fetching.hub.repos[REPO].files}
+    assert {name: path.read_bytes() for name, path in paths.items()} == {**same, "d.bin": b"other"}
+    check_alone(fetching, *paths.values())
+    assert fetching.hub.asked["get"] == 2
+    assert fetched.fetched_bytes == len(b"same") + len(b"other")
+    assert fetching.progress[-1].done_bytes == fetching.progress[-1].total_bytes == 17
+
+
+@pytest.mark.usefixtures("no_links")
+@pytest.mark.parametrize("same_name", [True, False])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_models_that_share_a_file_fetch_it_once_on_a_disk_without_links(
+    fetching: Fetching, same_name: bool, at_once: bool
+) -> None:
+    fetching.hub.repos[REPO].files["other.gguf"] = WEIGHTS
+    fetching.hub.repos[REPO].large |= {"other.gguf"}
+    fetching.set(stall_timeout_s=20.0)
+    if at_once:
+        fetching.hub.faults["get"] = Fault(stall_after=100, times=1)
+    first = fetching.begin()
+    if at_once:
+        fetching.hub.wait_stalled()
+    else:
+        first.get()
+    second = fetching.begin(file="model.gguf" if same_name else "other.gguf")
+    if at_once:
+        settle(lambda: waiting(fetching, "another fetch of the same file"))
+    fetching.hub.go.set()
+
+    paths = {Path(each.get().path) for each in (first, second)}
+
+    assert {path.read_bytes() for path in paths} == {WEIGHTS}
+    check_alone(fetching, *paths)
+    assert fetching.hub.starts == [("model.gguf", 0)]
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_copy_that_is_wrong_is_fetched_on_a_disk_without_links(fetching: Fetching) -> None:
+    fetching.hub.repos[REPO] = Repo({"a.bin": b"same", "b.bin": b"same"})
+    Path(fetching(file="a.bin").path).write_bytes(b"none")
+
+    assert Path(fetching(file="b.bin").path).read_bytes() == b"same"
+
+
+@pytest.mark.usefixtures("no_links")
+def test_no_other_file_is_read_for_a_listed_name_that_leaves_the_folder(
+    fetching: Fetching,
+) -> None:
+    files = {"a.bin": b"same", "../../../../stranger": b"same", "b.bin": b"other"}
+    fetching.hub.repos[REPO] = Repo(files)
+    fetching.cache.with_name("stranger").write_bytes(b"same")
+    fetching(file="b.bin")
+
+    assert fetching(file="a.bin").fetched_bytes == len(b"same")
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_content_that_another_commit_took_just_before_it_was_shown_is_brought_again(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, taken = Path.mkdir, list[Path]()
+
+    def be_quicker(folder: Path, *options: Any, **more: Any) -> None:
+        make(folder, *options, **more)
+        blobs = [path for path in fetching.cache.glob("*/blobs/*") if path.suffix == ""]
+        if folder.parent.name == "snapshots" and not taken:
+            taken.extend(blobs)
+            blobs[0].rename(fetching.cache / "taken")
+
+    monkeypatch.setattr(Path, "mkdir", be_quicker)
+
+    fetched = fetching()
+
+    assert len(taken) == 1
+    assert Path(fetched.path).read_bytes() == WEIGHTS
 
 
 # --- how many at once ---

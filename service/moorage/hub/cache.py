@@ -110,11 +110,18 @@ class RepoCache:
         """Lock out who fetches the same file by huggingface_hub; None while somebody does."""
         return try_lock(self._locks / f"{file.etag}.lock", mode=_LOCK_MODE)
 
-    def link(self, commit: str, files: Sequence[HubFile]) -> None:
-        """Show contents under their names. Raises OSError."""
-        for file in files:
-            if not self._linked(commit, file):
-                self._link(commit, file)
+    def twin(self, commit: str, names: Iterable[HubFile]) -> Path | None:
+        """Return where a content that several names have is to be had by one of them."""
+        return next(
+            (self._pointer(commit, file) for file in names if self._linked(commit, file)), None
+        )
+
+    def link(self, commit: str, files: Sequence[HubFile]) -> bool:
+        """Show contents under their names until one is not here. Raises OSError.
+
+        On a disk without links a content moves to its name, and has to be brought for the next.
+        """
+        return all(self._linked(commit, file) or self._link(commit, file) for file in files)
 
     def note(self, listed: Listing, revision: str) -> None:
         """Note what a revision means and has, for when the hub is unreachable."""
@@ -164,14 +171,17 @@ class RepoCache:
     def _linked(self, commit: str, file: HubFile) -> bool:
         return _size(self._pointer(commit, file)) == file.size
 
-    def _link(self, commit: str, file: HubFile) -> None:
+    def _link(self, commit: str, file: HubFile) -> bool:
         pointer = self._pointer(commit, file)
         pointer.parent.mkdir(parents=True, exist_ok=True)
         try:
             _show(self.blob(file), pointer)
-        except (FileExistsError, FileNotFoundError):
+        except FileExistsError:
             if not self._linked(commit, file):  # else somebody else has shown it just now
                 _mend(self.blob(file), pointer)
+        except FileNotFoundError:  # it has moved to another name, or somebody else has shown it
+            return self._linked(commit, file)
+        return True
 
 
 def _show(blob: Path, pointer: Path) -> None:

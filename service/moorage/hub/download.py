@@ -91,14 +91,15 @@ class Download:
         for name in chosen.names:
             listing.refuse_outside(name)
         files = [listed.files[name] for name in chosen.names]
-        self._bring(listed.commit, files)
-        self._cache.link(listed.commit, files)
+        self._bring(listed, files)
+        while not self._cache.link(listed.commit, files):
+            self._bring(listed, files)
         self._cache.note(listed, self._revision)
         return self._fetched(listed.commit, chosen, files)
 
-    def _bring(self, commit: str, files: Sequence[HubFile]) -> None:
+    def _bring(self, listed: Listing, files: Sequence[HubFile]) -> None:
         """Have all contents in the cache before the first is shown under its name."""
-        missing = {file.etag: file for file in files if not self._cache.has(commit, file)}
+        missing = {file.etag: file for file in files if not self._cache.has(listed.commit, file)}
         total = sum(file.size for file in files)
         self._meter.begin(total, total - sum(file.size for file in missing.values()))
         if not missing:
@@ -107,7 +108,7 @@ class Download:
             self._cache.prepare()
             self._cache.sweep(files)
             self._turn.take()
-            self._transfer(commit, list(missing.values()))
+            self._transfer(listed, list(missing.values()))
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
@@ -115,14 +116,17 @@ class Download:
         finally:
             self._turn.give()
 
-    def _transfer(self, commit: str, missing: Sequence[HubFile]) -> None:
+    def _transfer(self, listed: Listing, missing: Sequence[HubFile]) -> None:
         def get(file: HubFile, headers: Headers) -> Exchange:
-            url = hf_hub_url(self._repo, file.name, revision=commit, endpoint=self._wire.endpoint)
+            url = hf_hub_url(
+                self._repo, file.name, revision=listed.commit, endpoint=self._wire.endpoint
+            )
             return self._wire.get(url, self._token, headers, self._cancelled)
 
         transfer = Transfer(
             access=self._access,
             cache=self._cache,
+            listed=listed,
             get=get,
             turn=self._turn,
             meter=self._meter,

@@ -44,6 +44,14 @@ class Listing:
     commit: str
     files: Mapping[str, HubFile]
 
+    def same_content(self) -> dict[str, list[HubFile]]:
+        """Return the files by their hash, but for those outside the model's folder."""
+        same: dict[str, list[HubFile]] = {}
+        for file in self.files.values():
+            if not leaves_folder(file.name):
+                same.setdefault(file.etag, []).append(file)
+        return same
+
     @property
     def sizes(self) -> dict[str, int]:
         """The bytes of each file."""
@@ -110,10 +118,15 @@ def _matching(kind: re.Pattern[str], text: Any) -> str:
 
 def refuse_outside(name: str) -> None:
     """Refuse a name that leaves the folder of its model. Raises FetchFailedError."""
-    parts = PurePosixPath(name.replace("\\", "/"))
-    if not parts.name or parts.is_absolute() or ".." in parts.parts or "\0" in name:
+    if leaves_folder(name):
         raise FetchFailedError(
             f"the hub lists a file {name!r}, which leaves the model's folder; "
             "nothing of this repo was stored: choose another",
             "unsafe-name",
         )
+
+
+def leaves_folder(name: str) -> bool:
+    """Tell whether a name is that of a file elsewhere, or of none."""
+    parts = PurePosixPath(name.replace("\\", "/"))
+    return not parts.name or parts.is_absolute() or ".." in parts.parts or "\0" in name

@@ -97,6 +97,15 @@ class Part:
             self._hash.update(data)
             self._hashed += len(data)
 
+    def copy(self, path: Path, cancelled: Flag) -> None:
+        """Take the rest from a file of this disk. Raises FetchCancelledError, OSError."""
+        with path.open("rb") as source:
+            source.seek(self.size)
+            while data := source.read(min(_READ, self._file.size - self.size)):
+                if cancelled.is_set():
+                    raise FetchCancelledError
+                self.append(data)
+
     def is_right(self) -> bool:
         """Tell whether all of it is here and has the hash it should have."""
         whole = self._hashed == self.size == self._file.size

@@ -13,7 +13,7 @@ import httpx2
 from moorage.core.words import size
 from moorage.hub.access import HubAccess
 from moorage.hub.cache import RepoCache
-from moorage.hub.listing import HubFile
+from moorage.hub.listing import HubFile, Listing
 from moorage.hub.locks import unlock
 from moorage.hub.meter import Meter
 from moorage.hub.part import Part
@@ -39,6 +39,7 @@ class Transfer:
         *,
         access: HubAccess,
         cache: RepoCache,
+        listed: Listing,
         get: Callable[[HubFile, Headers], Exchange],
         turn: Turn,
         meter: Meter,
@@ -46,6 +47,8 @@ class Transfer:
     ) -> None:
         self._access = access
         self._cache = cache
+        self._commit = listed.commit
+        self._same = listed.same_content()
         self._get = get
         self._turn = turn
         self._meter = meter
@@ -57,16 +60,13 @@ class Transfer:
         Raises FetchFailedError, FetchCancelledError and what ended the last attempt.
         """
         with self._alone(file) as part:
-            if self._cache.has_blob(file):  # somebody else was quicker
+            if self._cache.has(self._commit, file):  # somebody else was quicker
                 part.restart()
                 return
             self._turn.take()
             self._meter.stands(part.size)
             self._refuse_full_disk(file.size - part.size, later)
-            if part.size:
-                self._go_on(part, file)
-            else:
-                self._fill(part, file)
+            self._complete(part, file)
             part.become(self._cache.blob(file))
 
     @contextmanager
@@ -100,8 +100,18 @@ class Transfer:
         if needed > free:
             raise disk_full(needed, path, free)
 
+    def _complete(self, part: Part, file: HubFile) -> None:
+        """Have all of it, from this disk as far as possible."""
+        twin = self._cache.twin(self._commit, self._same[file.etag])
+        if twin is not None:
+            part.copy(twin, self._cancelled)
+        if part.size:
+            self._go_on(part, file)
+        else:
+            self._fill(part, file)
+
     def _go_on(self, part: Part, file: HubFile) -> None:
-        """Go on with what an earlier attempt left; when that was wrong, begin anew once."""
+        """Go on with what is here already; when that was wrong, begin anew once."""
         self._meter.waiting("a look at what is here already")
         part.catch_up(self._cancelled)
         self._meter.waiting("")
