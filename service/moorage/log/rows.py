@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from moorage.core import chain, codec
 from moorage.core.events import Entry
@@ -16,7 +16,8 @@ _text = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 ).encode
 _ascii = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
-_scan = json.JSONDecoder().raw_decode  # a third of what `loads` costs beyond it
+_Scan = Callable[[str, int], tuple[Any, int]]
+_scan: _Scan = cast("Any", json.JSONDecoder()).scan_once  # half of what `loads` costs
 
 
 class Row(NamedTuple):
@@ -87,7 +88,10 @@ def to_entry(row: Row, path: Path | str) -> Entry:
 
 def to_object(text: str) -> dict[str, Any]:
     """Return the JSON object in `text`. Raises ValueError when it is none."""
-    value, end = _scan(text, 0)
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration as stop:
+        raise ValueError(f"the data is no JSON at character {stop.value}") from None
     if end != len(text):  # never what we write
         value = json.loads(text)
     if value.__class__ is not dict:
