@@ -46,9 +46,10 @@ class Ledger:
     def _load(self) -> State:
         state = self._snapshot() or State()
         self._snapshot_at = state.seq
+        path = self._log.path
         for entry in self._log.read(after=state.seq):
-            fold(state, entry, self._log.path)
-        check(state, self._log.path)
+            fold(state, entry, path)
+        check(state, path)
         return state
 
     def _snapshot(self) -> State | None:

@@ -68,6 +68,7 @@ class SqliteLog:
 
     def __init__(self, files: StateFiles, lock: StateLock, writer: Writer) -> None:
         self._files = files
+        self._path = str(files.database)
         self._lock = lock
         self._writer = writer
         self._pid = os.getpid()
@@ -142,7 +143,7 @@ class SqliteLog:
     @property
     def path(self) -> str:
         """The database's path."""
-        return str(self._files.database)
+        return self._path
 
     @property
     def head(self) -> int:
