@@ -230,6 +230,28 @@ def test_what_is_not_whole_is_not_taken_when_the_hub_is_down(
     assert fetching.failure(file=file).reason == "hub-down"
 
 
+def test_what_a_killed_program_did_not_show_to_its_end_is_not_taken_when_the_hub_is_down(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, linked = Path.symlink_to, list[Path]()
+
+    def be_killed(path: Path, target: str) -> None:
+        if linked:
+            raise KeyboardInterrupt
+        link(path, target)
+        linked.append(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "symlink_to", be_killed)
+        with pytest.raises(KeyboardInterrupt):
+            fetching(file=None)
+    commit = fetching.hub.repos[REPO].commit
+    fetching.hub.faults["list"] = Fault(status=502)
+
+    assert len(linked) == 1
+    assert fetching.failure(file=None, revision=commit).reason == "hub-down"
+
+
 @pytest.mark.parametrize("damage", [None, "config.json"])
 def test_what_huggingface_hub_fetched_is_taken_when_it_is_whole_and_the_hub_is_down(
     fetching: Fetching, damage: str | None

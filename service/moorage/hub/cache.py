@@ -123,18 +123,16 @@ class RepoCache:
         """
         return all(self._linked(commit, file) or self._link(commit, file) for file in files)
 
-    def note(self, listed: Listing, revision: str) -> None:
-        """Note what a revision means and has, for when the hub is unreachable."""
+    def note_sizes(self, listed: Listing) -> None:
+        """Note what a commit has, so that what is shown of it is not taken for all of it."""
+        _note(self._listing(listed.commit), json.dumps(listed.sizes))
+
+    def note_revision(self, revision: str, commit: str) -> None:
+        """Note what a revision means, for when the hub is unreachable."""
         refs = self._root / "refs"
         note = refs.joinpath(*PurePosixPath(revision).parts)
-        notes = {self._listing(listed.commit): json.dumps(listed.sizes)}
-        if revision != listed.commit and refs.resolve() in note.resolve().parents:
-            notes[note] = listed.commit
-        for path, text in notes.items():
-            try:
-                _write(path, text)
-            except OSError as error:  # such as in a cache that is only read
-                _log.info("%s is not noted: %s", path, error)
+        if revision != commit and refs.resolve() in note.resolve().parents:
+            _note(note, commit)
 
     def sizes(self, commit: str) -> Mapping[str, int] | None:
         """Return what a commit has, as we or huggingface_hub have noted; None when nobody has."""
@@ -205,10 +203,13 @@ def _mend(blob: Path, pointer: Path) -> None:
         blob.replace(pointer)
 
 
-def _write(path: Path, text: str) -> None:
-    if not path.is_file() or path.read_text("utf-8", "replace") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+def _note(path: Path, text: str) -> None:
+    try:
+        if not path.is_file() or path.read_text("utf-8", "replace") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+    except OSError as error:  # such as in a cache that is only read
+        _log.info("%s is not noted: %s", path, error)
 
 
 def _etag(path: Path) -> str:

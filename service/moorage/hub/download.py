@@ -92,9 +92,10 @@ class Download:
             listing.refuse_outside(name)
         files = [listed.files[name] for name in chosen.names]
         self._bring(listed, files)
+        self._cache.note_sizes(listed)
         while not self._cache.link(listed.commit, files):
             self._bring(listed, files)
-        self._cache.note(listed, self._revision)
+        self._cache.note_revision(self._revision, listed.commit)
         return self._fetched(listed.commit, chosen, files)
 
     def _bring(self, listed: Listing, files: Sequence[HubFile]) -> None:
