@@ -65,7 +65,7 @@ def test_a_clean_test_leaves_nothing(new: Callable[[], list[str]]) -> None:
 def test_a_live_actor_is_reported(new: Callable[[], list[str]]) -> None:
     actor = Idler.start()
     found = new()
-    actor.stop(timeout=5)
+    actor.stop(timeout=20)
 
     assert found == [f"actor: {actor} is still alive"]
     assert new() == []
@@ -87,7 +87,7 @@ def test_a_thread_is_reported_when_it_is_ours_or_holds_up_the_exit(
     thread.start()
     found = new()
     end.set()
-    thread.join(5)
+    thread.join(20)
 
     assert found == reported
 
@@ -109,7 +109,7 @@ def test_a_child_that_was_not_waited_for_is_reported(new: Callable[[], list[str]
     child = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     found = new()
-    child.wait(5)
+    child.wait(20)
 
     assert found == [f"process: child {child.pid} has exited and was never waited for"]
 
@@ -230,7 +230,7 @@ def test_clearing_ends_what_was_reported(check: leaks.LeakCheck, tmp_path: Path)
 
     assert sorted(leak.kind for leak in found) == ["actor", "file", "process"]
     assert check.left_behind(before) == ()
-    assert child.wait(5) is not None
+    assert child.wait(20) is not None
 
 
 def test_a_test_that_leaves_something_behind_fails_and_the_next_one_does_not(

@@ -55,7 +55,7 @@ def test_a_hub_that_stands_still_is_left_at_once_and_its_connection_closed(
     took = cancelled_s(fetching, fetch)
 
     fetching.hub.wait_moving()  # it has seen that whoever asked has gone
-    settle(lambda: not readers(), limit_s=2.0)
+    settle(lambda: not readers())
     assert took < AT_ONCE_S
     assert fetching.shown() == []
 

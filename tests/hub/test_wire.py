@@ -14,7 +14,7 @@ from hub.making import REPO, WEIGHTS, Fetching
 from moorage.hub import wire
 from moorage.hub.wire import Exchange, Wire
 from support.hub import Fault, serving
-from support.services import settle
+from support.services import LIMIT_S, settle
 
 
 def test_the_thread_of_an_answer_that_is_left_with_all_it_had_room_for_ends(
@@ -32,7 +32,7 @@ def test_the_thread_of_an_answer_that_is_left_with_all_it_had_room_for_ends(
         (reader,) = set(threading.enumerate()) - before
         settle(lambda: exchange._came.qsize() == pieces)
 
-    reader.join(5)
+    reader.join(LIMIT_S)
     assert not reader.is_alive()
 
 

@@ -20,7 +20,7 @@ def spec(name: str) -> ModelSpec:
 
 def answered_by(port: int) -> str:
     """Return which model answers on a port."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request("POST", "/v1/chat/completions", "{}")
         answer = json.loads(connection.getresponse().read())

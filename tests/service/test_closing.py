@@ -246,7 +246,7 @@ def test_leases_are_waited_for_when_the_service_closes(
     lease = two.lease("a")
     closing = Outcome(two.close)
     settle(lambda: two.model("b").state == "stopped" and two.model("a").state == "draining")
-    answered = urllib.request.urlopen(f"{lease.url}/health", timeout=5).status
+    answered = urllib.request.urlopen(f"{lease.url}/health", timeout=LIMIT_S).status
     lost = lease.lost
     lease.release()
     closing.get()
@@ -398,7 +398,7 @@ def program(tmp_path: Path) -> Iterator[Callable[[str, str], tuple[int, int, str
 def _answers(port: int) -> bool:
     try:
         return bool(
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).status == 200
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=LIMIT_S).status == 200
         )
     except OSError:
         return False

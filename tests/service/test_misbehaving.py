@@ -26,7 +26,7 @@ from moorage import (
 from support.servers import Ear
 from support.services import LIMIT_S, Outcome, Seen, gone, join, ports, server, settle, state_of
 
-SOON_S = 1.0  # "at once", on processors that others use as well
+SOON_S = 4.0  # "at once", on processors that others use as well; what is waited for in vain, 5
 
 
 def pids_of(file: Path) -> dict[str, int]:
@@ -36,7 +36,7 @@ def pids_of(file: Path) -> dict[str, int]:
 
 def answering(port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=LIMIT_S) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

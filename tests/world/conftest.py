@@ -7,6 +7,7 @@ import itertools
 import os
 import resource
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,7 @@ from moorage.protocols import (
 from moorage.world.ports import LocalPorts
 from moorage.world.processes import LocalProcesses
 from support.servers import Ear, HeldPort, misbehave
+from support.services import settle
 
 TERM = StopSignal(signal.SIGTERM, "leader", 10.0)
 LOG_ID = f"{os.getpid():08x}{int.from_bytes(os.urandom(4)):08x}"
@@ -101,6 +103,15 @@ class World:
         if ready:
             assert self.wait_ready(run).outcome == "ready"
         return run
+
+    def bound(self, run: RunProcess) -> None:
+        """Wait until somebody listens on a run's port, whatever he answers."""
+
+        def so() -> bool:
+            with socket.socket() as asking:
+                return asking.connect_ex(("127.0.0.1", run.ports[0])) == 0
+
+        settle(so)
 
     def wait_ready(self, run: RunProcess, **changes: object) -> Readiness:
         cancelled = changes.pop("cancelled", threading.Event())

@@ -17,6 +17,7 @@ from moorage.testing import FakeProcesses, Script, fake_parts
 from moorage.world import sockets
 from moorage.world.ports import LocalPorts, pool_overlaps_ephemeral, unbindable
 from support.servers import HeldPort, misbehave
+from support.services import LIMIT_S, gone, settle
 from world.conftest import World, descriptors, no_descriptor_left, pids_in
 
 
@@ -174,6 +175,7 @@ def test_a_server_on_all_addresses_is_ready(world: World, host: str) -> None:
 def test_a_server_is_loading_until_it_says_otherwise(world: World) -> None:
     ready_file = world.folder / "ready"
     run = world.start("--ready-file", str(ready_file), ready=False)
+    world.bound(run)
     early = world.wait_ready(run, timeout_s=0.3)
     ready_file.touch()
 
@@ -197,6 +199,7 @@ def test_any_success_is_ready(world: World, status: int) -> None:
 @pytest.mark.parametrize("status", [302, 401, 404, 500])
 def test_no_other_answer_is_ready_and_redirects_are_not_followed(world: World, status: int) -> None:
     run = world.start("--health-status", str(status), ready=False)
+    world.bound(run)
     found = world.wait_ready(run, timeout_s=0.3)
 
     assert found == Readiness("timeout", f"last seen: HTTP {status}")
@@ -222,7 +225,7 @@ def test_a_cancelled_wait_ends_at_once(world: World, flag: str) -> None:
     )
     waiting.start()
     cancelled.set()
-    waiting.join(5)
+    waiting.join(LIMIT_S)
 
     assert found == [Readiness("cancelled")]
 
@@ -304,7 +307,9 @@ def test_a_dead_leader_is_not_ready_though_its_child_answers(world: World) -> No
     pids = world.folder / "pids"
     flags = ("--child-holds-port", "--orphan", "--pids", str(pids))
     run = world.start(*flags, ready=False)
-    found = world.wait_ready(run, timeout_s=1.0)
+    world.bound(run)
+    settle(lambda: gone(run.identity.pid if run.identity else 0))
+    found = world.wait_ready(run, timeout_s=0.3)
 
     assert found.outcome == "timeout"
     assert pids_in(pids)
@@ -322,6 +327,7 @@ def test_proxies_of_the_environment_are_not_asked(
 
 def test_a_health_path_cannot_add_a_header(world: World) -> None:
     run = world.start(ready=False)
+    world.bound(run)
     found = world.wait_ready(run, health_path="/x\r\nHost: y\r\n\r\nGET /health", timeout_s=0.3)
 
     assert found == Readiness("timeout", "last seen: HTTP 404")
