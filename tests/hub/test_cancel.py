@@ -13,7 +13,7 @@ from moorage.protocols import FetchCancelledError, Progress
 from support.hub import Fault
 from support.services import Outcome, settle
 
-AT_ONCE_S = 2.0  # some hundredths; more when others use the processors too
+AT_ONCE_S = 5.0  # some hundredths; more when others use the processors too
 PATIENT = {"answer_timeout_s": 30.0, "stall_timeout_s": 30.0}
 
 
