@@ -397,6 +397,15 @@ def test_a_hub_on_this_machine_is_not_spoken_to_by_a_proxy_unless_asked(
     assert "proxy settings" in failure.problem
 
 
+def test_a_proxy_of_the_environment_is_used(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", fetching.hub.endpoint)  # it takes full addresses, too
+    fetching.set(endpoint="http://hub.invalid")
+
+    assert Path(fetching().path).read_bytes() == WEIGHTS
+
+
 def test_what_a_host_has_set_up_for_huggingface_hub_is_used(fetching: Fetching) -> None:
     asked: list[str] = []
     client = huggingface_hub.get_session()

@@ -384,6 +384,23 @@ def test_a_cache_that_is_not_writable_is_named(fetching: Fetching, tmp_path: Pat
     assert str(fetching.cache) in failure.problem
 
 
+def test_a_disk_that_is_only_read_serves_what_it_has_and_is_else_named(
+    hub: Hub, small_disk: Path
+) -> None:
+    fetching = Fetching(hub, small_disk / "cache")
+    path = fetching().path
+    for note in fetching.cache.rglob("moorage/*.json"):
+        note.unlink()  # as after a fetch by huggingface_hub
+    subprocess.run(("mount", "-o", "remount,ro", small_disk), check=True)
+
+    again = fetching()
+    failure = fetching.failure(file="config.json")
+
+    assert (again.path, again.fetched_bytes) == (path, 0)
+    assert failure.reason == "not-writable"
+    assert str(fetching.cache) in failure.problem
+
+
 def test_a_file_that_the_disk_has_no_room_for_is_not_begun(hub: Hub, small_disk: Path) -> None:
     fetching = Fetching(hub, small_disk / "cache")
     hub.repos[REPO] = Repo({"a.bin": b"a" * MIB, "b.bin": b"b" * MIB, "c.bin": b"c" * MIB})
