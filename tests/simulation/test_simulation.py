@@ -25,6 +25,8 @@ STEPS = 400
 FIXED = [range(first, first + 30) for first in range(0, 120, 30)]
 RANDOM_S = 5.0
 """As many random seeds as can be played in so long."""
+SHRINK_S = 3.0
+"""A tenth of it is enough; it takes all of it."""
 LIMIT_S = 60.0
 
 
@@ -112,7 +114,7 @@ def failing() -> int:
 def test_a_fault_is_found_repeated_from_its_record_and_told_in_short() -> None:
     found = play_seed(failing(), STEPS, new_judge=NoEvictions)
     again = replay(found.plan, found.record, new_judge=NoEvictions)
-    short = shrink(found, 8.0, new_judge=NoEvictions)
+    short = shrink(found, SHRINK_S, new_judge=NoEvictions)
     repeated = replay(short.plan, short.record, told=True, new_judge=NoEvictions)
 
     assert "somebody was evicted" in found.wrong
