@@ -485,6 +485,7 @@ class Simulation:
                 unwritten=runtime.registry.ledger.backlog if runtime is not None else 0,
                 log_works=self._log_works(runtime),
                 calm=self.calm,
+                max_waiting=self.plan.max_waiting,
                 end=self._end,
             )
         )

@@ -123,5 +123,7 @@ class Sight:
     """No fault is pending and none will come: liveness must hold from here on."""
     dead: bool = False
     """True from when the registry stopped on an error until the next open: it grants no more."""
+    max_waiting: int = 1000
+    """How many may wait at once."""
     end: bool = False
     """The last sight of a history: calm, closed, no lease held, nothing asked."""

@@ -1,4 +1,4 @@
-"""The judge's rule that nobody waits for what is there."""
+"""The judge's rules that nobody waits for what is there, and no more than may."""
 
 from __future__ import annotations
 
@@ -56,3 +56,13 @@ def test_who_waits_for_the_last_run_of_his_own_model_waits_on() -> None:
     tale.row("run.draining", run=1, reason="operator").queue("a", 2)
 
     assert later(tale) == "nothing"
+
+
+def test_no_more_wait_than_may() -> None:
+    tale = Tale("a", max_loaded=1).load("a", 1).row("model.pinned", "a")
+    for caller in range(3):
+        tale.call("lease", "b", caller=caller)
+    tale.call("lease", "b", caller=3, heard=False)
+
+    assert later(tale, max_waiting=3) == "nothing"
+    assert later(tale, max_waiting=2) == "3 callers wait, of whom 2 may"

@@ -1,4 +1,4 @@
-"""Nobody waits in the queue for what is there: a place that is free, or one that is only idle."""
+"""Nobody waits in the queue for what is there, and no more wait than may."""
 
 from __future__ import annotations
 
@@ -7,20 +7,36 @@ from typing import NamedTuple
 
 from simulation.judging.book import LENT, Book, Run
 from simulation.judging.eviction import Eviction
+from simulation.judging.liveness import WANTS
 from simulation.judging.world import World
 from simulation.sight import Sight
 
 NOTICED_STEPS = 10
 """What is there is given to who waits within so many steps ..."""
-NOTICED_S = 1.4
-"""... or so many seconds, whichever is later."""
+NOTICED_S = 4.0
+"""... or so many seconds, whichever is later: a slow disk may keep the registry twice for one."""
 
 
 class _Since(NamedTuple):
-    what: tuple[int, int]
-    """Who waits, and whose place he could have; 0 for a free one."""
+    what: object
     step: int
     now: float
+
+
+class _Lasting:
+    """Tells what is so for longer than anybody needs to notice it."""
+
+    def __init__(self) -> None:
+        self._since: _Since | None = None
+
+    def longer(self, what: object, sight: Sight) -> float:
+        """Return for how many seconds the same thing was so, 0 while it may be unnoticed."""
+        since = self._since
+        if what is None or since is None or since.what != what:
+            self._since = None if what is None else _Since(what, sight.step, sight.now)
+            return 0.0
+        lasts = sight.now - since.now
+        return lasts if sight.step > since.step + NOTICED_STEPS and lasts > NOTICED_S else 0.0
 
 
 class Waiting:
@@ -30,24 +46,25 @@ class Waiting:
         self.book = book
         self.world = world
         self.eviction = eviction
-        self._since: _Since | None = None
+        self._forgotten = _Lasting()
+        self._crowded = _Lasting()
+        self._opened = (0, 0.0)
+        """The owner, and since when: the age of what it adopted begins anew."""
 
     def check(self, sight: Sight) -> Iterator[str]:
-        """Say who waits for what has been there for long."""
+        """Say who waits for what has been there for long, and whether too many wait."""
+        if sight.owner != self._opened[0] or not sight.open:
+            self._opened = (sight.owner, sight.now)
         found = self._found(sight) if self.book.queue else None
-        if found is None:
-            self._since = None
-        elif self._since is None or self._since.what != found:
-            self._since = _Since(found, sight.step, sight.now)
-        elif (
-            sight.step > self._since.step + NOTICED_STEPS
-            and sight.now > self._since.now + NOTICED_S
-        ):
-            number, idle = found
-            there = f"run {idle} is idle" if idle else "a place is free"
-            yield f"run {number} waits since {sight.now - self._since.now} s though {there}"
+        if seconds := self._forgotten.longer(found, sight):
+            there = f"run {found[1]} is idle" if found and found[1] else "a place is free"
+            yield f"run {found and found[0]} waits since {seconds} s though {there}"
+        waiting = sum(call.heard and call.verb in WANTS for call in sight.calls)
+        if self._crowded.longer(True if waiting > sight.max_waiting else None, sight):
+            yield f"{waiting} callers wait, of whom {sight.max_waiting} may"
 
     def _found(self, sight: Sight) -> tuple[int, int] | None:
+        """Return who waits, and the run whose place he could have; 0 for a free one."""
         book = self.book
         works = sight.open and sight.log_works and not sight.dead and not sight.unwritten
         joint = any(call.verb in ("lease_all", "close") for call in sight.calls)
@@ -77,7 +94,8 @@ class Waiting:
 
     def _idle(self, run: Run, sight: Sight) -> bool:
         model = self.book.models.get(run.model)
-        old = run.ready_now is not None and sight.now >= run.ready_now + self.book.min_residency_s
+        ready = max(run.ready_now or 0.0, self._opened[1])
+        old = run.was_ready and sight.now >= ready + self.book.min_residency_s
         return (
             run.stage in LENT
             and model is not None
