@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from hub.making import REPO, WEIGHTS, Fetching
 from moorage.protocols import FetchCancelledError
 from support.hub import Fault, Hub, Repo, serving
 from support.services import settle
 
-OPENSSL = shutil.which("openssl")
-pytestmark = pytest.mark.skipif(OPENSSL is None, reason="openssl makes the certificate")
-
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of 127.0.0.1 that nobody else trusts, with its key beside it."""
-    folder = tmp_path_factory.mktemp("tls")
-    new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=hub"
-    where = ("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "hub.pem")
-    subprocess.run(
-        (OPENSSL or "", *new.split(), *where), cwd=folder, check=True, capture_output=True
-    )
-    return folder / "hub.pem"
+def authority() -> trustme.CA:
+    """Nobody trusts it who is not told to."""
+    return trustme.CA()
 
 
 @pytest.fixture
-def hub(certificate: Path) -> Iterator[Hub]:
+def hub(authority: trustme.CA) -> Iterator[Hub]:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
     with serving(tls) as hub:
         hub.repos[REPO] = Repo({"model.gguf": WEIGHTS}, large=frozenset({"model.gguf"}))
         yield hub
+
+
+@pytest.fixture
+def certificate(authority: trustme.CA, tmp_path: Path) -> Path:
+    """What proves who the hub is."""
+    path = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(path)
+    return path
 
 
 @pytest.mark.parametrize("by_session", [False, True])
