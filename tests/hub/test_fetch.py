@@ -118,7 +118,18 @@ def test_a_revision_is_pinned_to_its_commit(fetching: Fetching) -> None:
 
 
 @pytest.mark.parametrize("file", ["model.gguf", None])
-@pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=503), Fault(reset_after=0)])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=500),
+        Fault(status=503),
+        Fault(reset_after=0),
+        Fault(body=b"<html>log in</html>"),
+        Fault(status=302, headers={"Location": "?again"}),
+        Fault(status=407),
+    ],
+    ids=["fails", "is busy", "resets", "login page", "leads around", "wants a login of a proxy"],
+)
 def test_a_hub_that_fails_is_no_obstacle_for_what_is_cached(
     fetching: Fetching, file: str | None, fault: Fault
 ) -> None:

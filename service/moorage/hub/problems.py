@@ -25,6 +25,7 @@ from huggingface_hub.errors import (
 )
 
 from moorage.core.words import seconds
+from moorage.hub.listing import NotAHubError
 from moorage.hub.part import NO_SPACE
 from moorage.hub.wire import TooSlowError, UnusableTokenError
 from moorage.protocols import FetchFailedError
@@ -32,6 +33,13 @@ from moorage.spec import ModelSpec
 
 # ValueError: an answer that is none of a hub, and names the client refuses.
 HUB_ERRORS: Final = (httpx2.HTTPError, OSError, ValueError)
+# The last two: a login page answers in the place of the hub.
+_NO_ANSWER: Final = (
+    httpx2.TransportError,
+    OfflineModeIsEnabled,
+    NotAHubError,
+    httpx2.TooManyRedirects,
+)
 _NEVER_BETTER: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)
 _HIDDEN: Final = re.compile(r"(?<=://)[^/@\s]+@|(?<=\?)[^\s'\"]+")
 """Of an address: a login in it, and what signs it."""
@@ -42,6 +50,8 @@ _LOGIN: Final = "`hf auth login`, HF_TOKEN, or HF_TOKEN among the secrets"
 _UNAUTHORIZED: Final = 401
 _DENIED: Final = frozenset({401, 403})
 _TOO_MANY: Final = 429
+_NOT_OF_IT: Final = frozenset({407, _TOO_MANY})
+"""A proxy's, or one that tells nothing of what was asked for."""
 _SERVER_ERRORS: Final = 500
 _AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_WRITABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -51,8 +61,8 @@ _NO_ROUTE: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETD
 def is_unreachable(error: Exception) -> bool:
     """Tell whether the hub did not answer, so that a cached copy is as good as can be had."""
     if isinstance(error, HfHubHTTPError):
-        return _status(error) >= _SERVER_ERRORS or _status(error) == _TOO_MANY
-    return isinstance(error, httpx2.TransportError | OfflineModeIsEnabled)
+        return _status(error) >= _SERVER_ERRORS or _status(error) in _NOT_OF_IT
+    return isinstance(error, _NO_ANSWER)
 
 
 def may_pass(error: Exception) -> bool:
