@@ -38,6 +38,17 @@ def test_the_least_recently_used_idle_run_goes_and_the_reason_says_all() -> None
     assert core.told(ev.UsageNoted)[0].leases == ((a, 1),)
 
 
+def test_what_is_to_be_removed_gives_way_to_nobody_any_more() -> None:
+    core = _core("a", "b", max_loaded=1)
+    core.use(core.load("a"), 1)
+    run = core.want("b")
+    before = core.state.runs[run].displaced
+    core.decide(lambda d: decide.remove(d, "a", force=False, leases=1))
+
+    assert len(before) == 1
+    assert core.state.runs[run].displaced == ()
+
+
 def test_what_becomes_ready_in_a_decision_is_the_last_in_the_order_of_use() -> None:
     core = _core("a", "b")
     a, b = core.load("a"), core.want("b")

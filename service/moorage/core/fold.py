@@ -11,7 +11,7 @@ from moorage.core.snapshot import base_state
 from moorage.core.state import Failure, Model, Run, State, changed, checked, expand
 from moorage.spec import spec_from_data
 
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 """Raise it when the same events add up to another state: other snapshots are dropped."""
 
 
@@ -303,14 +303,20 @@ def _evicting(state: State, entry: ev.Entry, event: ev.RunEvicting) -> None:
 
 
 def _draining(state: State, entry: ev.Entry, event: ev.RunDraining) -> None:
-    _move(state, entry, event, reason=event.reason, for_run=None, error=event.error)
+    _not_displaced(
+        state, _move(state, entry, event, reason=event.reason, for_run=None, error=event.error)
+    )
 
 
 def _reopened(state: State, entry: ev.Entry, event: ev.RunReopened) -> None:
-    before = _move(state, entry, event, reason="", for_run=None)
+    _not_displaced(state, _move(state, entry, event, reason="", for_run=None))
+
+
+def _not_displaced(state: State, before: Run) -> None:
+    """Say of a run that it gives way no more to the one that wanted its room, if any did."""
     wanted_by = state.runs.get(before.for_run or 0)
     if wanted_by is not None:
-        displaced = _without(wanted_by.displaced, event.run)
+        displaced = _without(wanted_by.displaced, before.run)
         state.runs[wanted_by.run] = changed(wanted_by, {"displaced": displaced})
 
 

@@ -421,6 +421,7 @@ class Book:
     def _run_draining(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]
         run.reason, run.for_run = row.data["reason"], None
+        self.gave_way.pop(run.run, None)
 
     def _run_reopened(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]
