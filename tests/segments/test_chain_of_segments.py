@@ -10,15 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from moorage.core.events import LogContinued
-from moorage.core.fold import FOLD_VERSION, FoldError, apply, replay
+from moorage.actors.ledger import Ledger
+from moorage.core import decide
+from moorage.core.continuing import continued
+from moorage.core.events import Entry
+from moorage.core.fold import FOLD_VERSION, FoldError, replay
 from moorage.core.snapshot import state_from_data
-from moorage.core.state import State
 from moorage.errors import StateError
 from moorage.log.files import StateFiles
 from moorage.log.reader import Filter, LogReader
 from moorage.log.sqlite import SqliteLog
 from moorage.log.verify import Flaw, flaws
+from moorage.spec import ModelSpec
+from moorage.testing import FakeClock
 from segments.making import Growing, ledger, read
 
 
@@ -300,22 +304,27 @@ def test_a_base_state_that_was_changed_is_named(growing: Growing) -> None:
         replay(read(growing.folder))
 
 
-def test_the_base_state_of_another_fold_version_counts_only_where_the_rest_is_missing(
+def test_the_base_state_of_another_fold_version_is_gone_on_from_whatever_the_rest_adds_up_to(
     growing: Growing,
 ) -> None:
-    growing.segmented(2, 2)
-    with LogReader(growing.folder, alone=True) as reader:
-        entry = next(reader.read())
-    assert isinstance(entry.event, LogContinued)
-    base = entry.event.base | {"max_loaded": 9}
-    event = dataclasses.replace(entry.event, fold_version=FOLD_VERSION - 1, base=base)
-    changed_entry = entry._replace(event=event)
-    whole = replay(growing.written[: entry.seq - 1])
-    apply(whole, changed_entry)
-    alone = State()
-    apply(alone, changed_entry)
+    """Its owner went on from it: a state of it is in what followed."""
+    growing.grow()
+    state = replay(growing.written)
+    state.max_loaded = 9  # as if the other fold had made it so
+    with closing(SqliteLog.open(growing.folder)) as log:
+        event = continued(state, program="0", segment=2, base_hash=log.head_hash)
+        old = dataclasses.replace(event, fold_version=FOLD_VERSION - 1)
+        log.archive(Entry(log.head + 1, state.at, None, old))
+    with closing(SqliteLog.open(growing.folder)) as log:
+        owner = Ledger(log, FakeClock(), lambda _: None, snapshot_every=1)
+        draft = owner.draft()
+        decide.define(draft, ModelSpec(name="late", backend="fake"), "")
+        owner.commit(draft)
+        owner.archive("0")
 
-    assert (whole.max_loaded, alone.max_loaded) == (3, 9)
+    assert owner.state.max_loaded == 9
+    assert replay(read(growing.folder)) == owner.state
+    assert found(growing.folder) == []
 
 
 def test_a_head_file_left_behind_by_archiving_is_no_cut(growing: Growing) -> None:

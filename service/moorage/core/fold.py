@@ -22,7 +22,8 @@ class FoldError(Exception):
 def apply(state: State, entry: ev.Entry) -> None:
     """Fold one entry into the state, in place. Raises FoldError or LifecycleError.
 
-    An empty state takes a `log.continued` of any seq, and begins with its base state.
+    An empty state takes a `log.continued` of any seq and begins with its base state; any state
+    goes on from one that another FOLD_VERSION made.
     """
     seq, at, _, event = entry
     if seq != state.seq + 1 and (state.seq or not isinstance(event, ev.LogContinued)):
@@ -393,9 +394,9 @@ def _continued(state: State, entry: ev.Entry, event: ev.LogContinued) -> None:
         base = base_state(entry.seq, event)
     except (LookupError, TypeError, ValueError) as error:
         raise FoldError(f"log.continued has no base state to go on from: {error}") from error
-    if not state.seq:
-        state.become(base)
-    elif event.fold_version == FOLD_VERSION and base != state:
+    if not state.seq or event.fold_version != FOLD_VERSION:
+        state.become(base)  # that of another fold, too: its owner went on from it
+    elif base != state:
         raise FoldError("log.continued has another base state than the entries before it make")
 
 
