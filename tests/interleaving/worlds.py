@@ -13,6 +13,7 @@ USERS = {
     "forgetful": parties.forgetful,
     "repeating": parties.repeating,
 }
+TAKING_PART = (*USERS, "sharing", "interrupted", "death", "leaver")
 NOBODY = 30
 """The key of those who hold no lease and are not the registry."""
 
