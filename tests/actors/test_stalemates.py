@@ -8,6 +8,7 @@ import pytest
 
 from actors.conftest import Open
 from moorage import LoadError, NoRoomError, WaitTimeoutError, WouldDeadlockError
+from moorage.actors import deadlines
 from moorage.actors.deadlines import DRAIN_LOOK_S
 from moorage.core import events as ev
 from moorage.testing import Script
@@ -354,3 +355,24 @@ def test_who_waits_gets_the_room_of_a_model_whose_drain_for_him_was_undone_once_
 
     assert lease.model == "c"
     lease.release()
+
+
+def test_a_run_whose_drain_was_undone_is_not_looked_at_any_more_once_nobody_waits_for_its_room(
+    bench: Open,
+) -> None:
+    b = bench(max_loaded=2)
+    b.define("a", "b", "c")
+    oldest, other = b.service.lease("a"), b.service.lease("b")
+    waiting = b.lease("c")
+    b.until_state("a", "draining")
+    other.release()
+    b.advance_until(waiting.done, DRAIN_LOOK_S)
+    b.advance(1.0)  # the looks that the stop of the other was worth are over
+    due = deadlines.next_due(b.service._runtime.registry)
+    a = b.state("a")
+    oldest.release()
+    b.result(waiting).release()
+
+    assert a == "ready"
+    assert due is not None
+    assert due > b.clock.monotonic() + DRAIN_LOOK_S

@@ -204,7 +204,7 @@ def _stop_failed(registry: Registry, event: ev.RunStopFailed) -> None:
 def _spare(registry: Registry, before: State, event: ev.RunReopened) -> None:
     was = before.runs.get(event.run)
     gate = registry.hall.get(event.run)
-    if was is not None and was.for_run in registry.state.runs and gate is not None:
+    if was is not None and was.for_run in registry.state.queue and gate is not None:
         registry.volatile.spared[event.run, was.for_run or 0] = frozenset(gate.holders)
 
 

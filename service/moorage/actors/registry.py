@@ -227,7 +227,7 @@ class Registry:
         standing: set[tuple[int, int]] = set()
         for pair, leases in tuple(self.volatile.spared.items()):
             gate = self.hall.get(pair[0])
-            if gate is None or pair[1] not in self.state.runs or not leases & set(gate.holders):
+            if gate is None or pair[1] not in self.state.queue or not leases & set(gate.holders):
                 del self.volatile.spared[pair]
             else:
                 standing.add(pair)
