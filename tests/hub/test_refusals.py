@@ -384,6 +384,20 @@ def test_a_cache_that_is_not_writable_is_named(fetching: Fetching, tmp_path: Pat
     assert str(fetching.cache) in failure.problem
 
 
+def test_what_stands_in_the_way_of_a_name_is_named_and_nothing_of_ours_is_left_beside_it(
+    fetching: Fetching,
+) -> None:
+    commit = fetching.hub.repos[REPO].commit
+    path = fetching.cache / "models--org--model" / "snapshots" / commit / "model.gguf"
+    path.mkdir(parents=True)
+
+    failure = fetching.failure()
+
+    assert failure.reason == "not-stored"
+    assert f"cannot be stored at {path}: Is a directory" in failure.problem
+    assert fetching.shown() == ["model.gguf"]
+
+
 def test_a_disk_that_is_only_read_serves_what_it_has_and_is_else_named(
     hub: Hub, small_disk: Path
 ) -> None:

@@ -199,7 +199,8 @@ def _mend(blob: Path, pointer: Path) -> None:
             new.symlink_to(os.path.relpath(blob, pointer.parent))
         with suppress(FileNotFoundError):  # another one has moved it
             new.replace(pointer)
-    except OSError:  # no links here
+    except OSError:  # no links here, or it cannot be replaced, which is told
+        new.unlink(missing_ok=True)
         blob.replace(pointer)
 
 

@@ -233,7 +233,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _local(error: OSError, spec: ModelSpec) -> FetchFailedError:
-    where = f" at {error.filename}" if error.filename else ""
+    path = error.filename2 or error.filename  # the second is where it was to go
+    where = f" at {path}" if path else ""
     if error.errno in NO_SPACE:
         return FetchFailedError(
             f"no space is left for {spec.repo}{where}; free some, or move the cache by HF_HOME",
