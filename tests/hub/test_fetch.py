@@ -14,6 +14,7 @@ from moorage.hub import HubFetcher
 from moorage.protocols import FetchFailedError, Progress
 from moorage.spec import ModelSpec
 from support.hub import Fault, Repo
+from support.services import settle
 
 
 def test_one_file_is_fetched_with_its_commit_size_and_hash(fetching: Fetching) -> None:
@@ -97,6 +98,17 @@ def test_progress_only_grows_and_ends_at_the_total(fetching: Fetching) -> None:
     assert done == sorted(done)
     assert fetching.progress[-1] == Progress(total, total)
     assert {step.total_bytes for step in fetching.progress} == {total}
+
+
+def test_all_that_has_come_is_told_also_when_nothing_more_comes(fetching: Fetching) -> None:
+    fetching.set(stall_timeout_s=20.0)
+    fetching.hub.faults["get"] = Fault(stall_after=5000, times=1)
+    fetch = fetching.begin()
+    fetching.wait_part(5000)
+
+    settle(lambda: fetching.progress[-1].done_bytes == 5000, limit_s=5.0)
+    fetching.hub.go.set()
+    assert fetch.get().fetched_bytes == len(WEIGHTS)
 
 
 def test_what_is_cached_is_not_fetched_again(fetching: Fetching) -> None:

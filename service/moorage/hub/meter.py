@@ -29,19 +29,19 @@ class Meter:
         """So much is wanted, and so much of it is here."""
         self._total = total
         self._finished = finished
-        self._tell()
+        self.tell()
 
     def stands(self, size: int) -> None:
         """The file that is coming has this size by now, also when it begins anew."""
         self._current = size
-        self._tell()
+        self.tell()
 
     def came(self, count: int) -> None:
         """Bytes came of the file that is coming."""
         self._current += count
         self.received += count
         if time.monotonic() - self._told_at >= TELL_S:
-            self._tell()
+            self.tell()
 
     def finish(self, size: int) -> None:
         """The file that was coming is here; this is its size."""
@@ -52,9 +52,10 @@ class Meter:
         """Tell what is waited for; empty when it goes on."""
         if what != self._waiting:
             self._waiting = what
-            self._tell()
+            self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Tell where it stands, if that is news."""
         now = Progress(self._finished + self._current, self._total, self._waiting)
         if now != self._told:
             self._told, self._told_at = now, time.monotonic()

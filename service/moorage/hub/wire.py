@@ -143,16 +143,21 @@ class Exchange:
             raise TypeError(f"{type(came).__name__} came before the answer")
         return came
 
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the body as it comes. Raises what `answer` raises, and TooSlowError."""
+    def pieces(self, idle: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+        """Yield the body as it comes, and call `idle` whenever nothing has come for a moment.
+
+        Raises what `answer` raises, and TooSlowError.
+        """
         pace = _Pace(self._access)
-        while (came := self._next(pace.check)) is not None:
+        while (came := self._next(pace.check, idle)) is not None:
             if not isinstance(came, bytes):
                 raise TypeError(f"{type(came).__name__} came in the body")
             pace.note(len(came))
             yield came
 
-    def _next(self, check: Callable[[], None]) -> httpx2.Response | bytes | None:
+    def _next(
+        self, check: Callable[[], None], idle: Callable[[], None] = lambda: None
+    ) -> httpx2.Response | bytes | None:
         while True:
             if self._cancelled.is_set():
                 raise FetchCancelledError
@@ -160,6 +165,7 @@ class Exchange:
             try:
                 came = self._came.get(timeout=LOOK_S)
             except Empty:
+                idle()
                 continue
             self._credit.release()
             if isinstance(came, Exception):
