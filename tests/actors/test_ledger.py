@@ -42,7 +42,18 @@ def test_a_snapshot_is_where_the_fold_begins(log: MemoryLog) -> None:
     assert loaded(log).max_loaded == 7
 
 
-@pytest.mark.parametrize("damage", [{}, {"models": 3}, {"runs": [{}]}, {"seq": 1}], ids=str)
+def nested(levels: int) -> list[object]:
+    found: list[object] = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{}, {"models": 3}, {"runs": [{}]}, {"seq": 1}, {"pool": nested(600)}],
+    ids=["nothing", "models", "runs", "seq", "nested too deeply"],
+)
 def test_a_snapshot_that_does_not_fit_is_passed_over(
     log: MemoryLog, damage: dict[str, object]
 ) -> None:

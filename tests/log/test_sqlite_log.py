@@ -17,6 +17,7 @@ from moorage.core import chain
 from moorage.errors import CorruptLogError, ForkedError, MoorageError
 from moorage.log.files import StateFiles
 from moorage.log.head import read_head
+from moorage.log.reader import LogReader
 from moorage.log.rows import Row
 from moorage.log.sqlite import SqliteLog
 from moorage.protocols import EventLog, Snapshot
@@ -157,13 +158,23 @@ def test_only_the_newest_two_snapshots_are_kept(log: SqliteLog) -> None:
     assert kept == [(4,), (5,)]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param("'{'", id="no JSON"),
+        pytest.param("CAST(x'7b227ff1223a317d' AS TEXT)", id="no UTF-8"),
+        pytest.param(f"""'{'{"a":' * 2_000}1{"}" * 2_000}'""", id="nested too deeply"),
+    ],
+)
 def test_snapshots_can_be_deleted_and_damaged_ones_are_passed_over(
-    log: SqliteLog, foreign: sqlite3.Connection
+    log: SqliteLog, foreign: sqlite3.Connection, damage: str
 ) -> None:
     for seq in (1, 2):
         log.append(some(1, after=seq - 1), snapshot=Snapshot(seq, 1, {"seq": seq}))
-    foreign.execute("UPDATE snapshots SET state = '{' WHERE seq = 2")
-    assert log.snapshot(1) == Snapshot(1, 1, {"seq": 1})
+    foreign.execute(f"UPDATE snapshots SET state = {damage} WHERE seq = 2")
+    with LogReader(log.path) as reader:
+        seen = reader.snapshot(1)
+    assert log.snapshot(1) == seen == Snapshot(1, 1, {"seq": 1})
 
     foreign.execute("UPDATE snapshots SET hash = 'of another history' WHERE seq = 1")
     assert log.snapshot(1) is None

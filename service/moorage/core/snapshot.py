@@ -78,7 +78,7 @@ def cached_state(seq: int, data: Mapping[str, Any]) -> State | None:
     """Return the state of a snapshot at this seq; a cache that does not fit is none."""
     try:
         state = state_from_data(data)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     return state if state.seq == seq and not misfit(state) else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 from moorage.core import chain, codec
 from moorage.core.events import Entry
 from moorage.errors import CorruptLogError
+from moorage.protocols import Snapshot
 
 _text = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
@@ -90,11 +91,26 @@ def to_object(text: str) -> dict[str, Any]:
     """Return the JSON object in `text`. Raises ValueError when it is none."""
     try:
         value, end = _scan(text, 0)
+        if end != len(text):  # never what we write
+            value = json.loads(text)
     except StopIteration as stop:
         raise ValueError(f"the data is no JSON at character {stop.value}") from None
-    if end != len(text):  # never what we write
-        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("the data is nested too deeply") from None
     if value.__class__ is not dict:
         raise ValueError("the data is no JSON object")
     found: dict[str, Any] = value
     return found
+
+
+def to_snapshots(found: Iterable[tuple[Any, ...]], fold_version: int) -> Iterator[Snapshot]:
+    """Yield snapshots of what a query of seq and `state_bytes` finds.
+
+    A cache that cannot be read is none: it is passed over.
+    """
+    for seq, state in found:
+        try:
+            data = to_object(str(state, "utf-8"))
+        except (ValueError, TypeError):
+            continue
+        yield Snapshot(seq, fold_version, data)

@@ -40,3 +40,6 @@ snapshots = sa.Table(
     sa.Column("fold_version", sa.Integer, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
 )
+
+state_bytes = sa.cast(snapshots.c.state, sa.LargeBinary)
+"""The state of a snapshot for `rows.to_snapshots`: damaged text would end the whole query."""

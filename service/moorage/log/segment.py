@@ -13,8 +13,8 @@ from moorage.errors import NotALogError
 from moorage.log import engine, revisions, segments
 from moorage.log.head import Head
 from moorage.log.reading import ReadConnection
-from moorage.log.rows import Row, to_object, to_rows
-from moorage.log.schema import events, snapshots
+from moorage.log.rows import Row, to_object, to_rows, to_snapshots
+from moorage.log.schema import events, snapshots, state_bytes
 from moorage.protocols import Snapshot
 
 _HEAD = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0))
@@ -114,18 +114,15 @@ class Segment:
 
     def _snapshots(self, fold_version: int, until: int | None) -> Iterator[Snapshot]:
         query = (
-            sa.select(snapshots.c.seq, snapshots.c.state)
+            sa.select(snapshots.c.seq, state_bytes)
             .join(events, (events.c.seq == snapshots.c.seq) & (events.c.hash == snapshots.c.hash))
             .where(snapshots.c.fold_version == fold_version)
             .order_by(snapshots.c.seq.desc())
         )
         if until is not None:
             query = query.where(snapshots.c.seq <= until)
-        for seq, state in self._connection.run(lambda reading: reading.execute(query).all()):
-            try:
-                yield Snapshot(seq, fold_version, to_object(state))
-            except (ValueError, TypeError):
-                continue  # a cache that cannot be read is no cache: try the older one
+        found = self._connection.run(lambda reading: reading.execute(query).all())
+        return to_snapshots(found, fold_version)
 
     def _base(self, fold_version: int, until: int | None) -> Snapshot | None:
         before: Head = self.start.before

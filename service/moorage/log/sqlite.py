@@ -27,8 +27,8 @@ from moorage.log.files import (
 )
 from moorage.log.head import Head, HeadFile, note_cut, read_head
 from moorage.log.lock import StateLock
-from moorage.log.rows import Row, to_entry, to_json, to_object, to_row, to_rows
-from moorage.log.schema import events, snapshots
+from moorage.log.rows import Row, to_entry, to_json, to_row, to_rows, to_snapshots
+from moorage.log.schema import events, snapshots, state_bytes
 from moorage.log.upkeep import tidy
 from moorage.log.writer import Writer, WriterOptions
 from moorage.protocols import Snapshot
@@ -52,7 +52,7 @@ _LAST = engine.compiled(
 _HASH = engine.compiled(sa.select(events.c.hash).where(events.c.seq == sa.bindparam("seq")))
 _SNAPSHOT_INSERT = engine.compiled(snapshots.insert().prefix_with("OR REPLACE"))
 _SNAPSHOT_NEWEST = engine.compiled(
-    sa.select(snapshots.c.seq, snapshots.c.state)
+    sa.select(snapshots.c.seq, state_bytes)
     .join(events, (events.c.seq == snapshots.c.seq) & (events.c.hash == snapshots.c.hash))
     .where(snapshots.c.fold_version == sa.bindparam("fold_version"))
     .order_by(snapshots.c.seq.desc())
@@ -251,12 +251,8 @@ class SqliteLog:
     def snapshot(self, fold_version: int) -> Snapshot | None:
         """Return the newest readable snapshot of this fold version that fits the log."""
         self._check_usable()
-        for seq, state in self._ask(_SNAPSHOT_NEWEST, (fold_version,)):
-            try:
-                return Snapshot(seq, fold_version, to_object(state))
-            except (ValueError, TypeError):
-                continue  # a cache that cannot be read is no cache: try the older one
-        return None
+        found = self._ask(_SNAPSHOT_NEWEST, (fold_version,))
+        return next(to_snapshots(found, fold_version), None)
 
     def close(self) -> None:
         """Checkpoint and release the locks. Idempotent; in a forked child it does nothing."""

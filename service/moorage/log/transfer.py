@@ -236,7 +236,7 @@ class _Lines:
             line = next(self._lines, None)
             self._number += 1
             return None if line is None else to_object(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise self._problem(f"is no JSON object: {error}") from error
 
     def _problem(self, text: str) -> StateError:
