@@ -114,6 +114,18 @@ def test_a_stop_gives_a_stalled_fetch_up_at_once_and_the_next_start_goes_on(
     assert [start for _, start in hub.starts] == [0, 5000]
 
 
+def test_the_status_of_a_stalled_fetch_has_all_that_has_come(opened: Opened, hub: Hub) -> None:
+    hub.faults["get"] = Fault(stall_after=5000, times=1)
+    service = opened()
+    service.define(server("m", repo=REPO, file="model.gguf"))
+    start = Outcome(lambda: service.start("m"))
+    hub.wait_stalled()
+
+    settle(lambda: service.model("m").fetched_bytes == 5000, limit_s=10.0)
+    hub.go.set()
+    assert start.get().state == "ready"
+
+
 def test_a_close_gives_a_stalled_fetch_up(opened: Opened, hub: Hub) -> None:
     hub.faults["get"] = Fault(stall_after=5000)
     service = opened()

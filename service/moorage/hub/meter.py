@@ -10,6 +10,8 @@ from moorage.protocols import Progress
 
 TELL_S: Final = 0.1
 """Between two tellings of bytes; pieces come a thousand times as often."""
+AGAIN_S: Final = 0.5
+"""After the last telling; more than anybody who is told lets pass between two."""
 
 
 class Meter:
@@ -23,25 +25,26 @@ class Meter:
         self._waiting = ""
         self._told: Progress = Progress(-1, None)
         self._told_at = 0.0
+        self._repeated = self._told
         self.received = 0
 
     def begin(self, total: int, finished: int) -> None:
         """So much is wanted, and so much of it is here."""
         self._total = total
         self._finished = finished
-        self.tell()
+        self._tell()
 
     def stands(self, size: int) -> None:
         """The file that is coming has this size by now, also when it begins anew."""
         self._current = size
-        self.tell()
+        self._tell()
 
     def came(self, count: int) -> None:
         """Bytes came of the file that is coming."""
         self._current += count
         self.received += count
         if time.monotonic() - self._told_at >= TELL_S:
-            self.tell()
+            self._tell()
 
     def finish(self, size: int) -> None:
         """The file that was coming is here; this is its size."""
@@ -52,10 +55,16 @@ class Meter:
         """Tell what is waited for; empty when it goes on."""
         if what != self._waiting:
             self._waiting = what
-            self.tell()
+            self._tell()
 
-    def tell(self) -> None:
-        """Tell where it stands, if that is news."""
+    def idle(self) -> None:
+        """Nothing comes: tell all that has, and once more, to whom it came too soon the first time."""
+        self._tell()
+        if self._told is not self._repeated and time.monotonic() - self._told_at >= AGAIN_S:
+            self._repeated = self._told
+            self._progress(self._told)
+
+    def _tell(self) -> None:
         now = Progress(self._finished + self._current, self._total, self._waiting)
         if now != self._told:
             self._told, self._told_at = now, time.monotonic()

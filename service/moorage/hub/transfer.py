@@ -141,7 +141,7 @@ class Transfer:
         headers = {} if whole else {"Range": f"bytes={before}-{last}"}
         with self._get(file, headers) as exchange:
             answer = exchange.answer()
-            for piece in _without(_agree(answer, part, file), exchange.pieces(self._meter.tell)):
+            for piece in _without(_agree(answer, part, file), exchange.pieces(self._meter.idle)):
                 if part.size + len(piece) > file.size:
                     part.cut(before)
                     raise _wrong_size(file, "more")
