@@ -58,7 +58,7 @@ class Meter:
             self._tell()
 
     def idle(self) -> None:
-        """Nothing comes: tell all that has, and later once more: who was told too soon forgot it."""
+        """Nothing comes: tell all that has, and later once more to those who passed over it."""
         self._tell()
         if self._told is not self._repeated and time.monotonic() - self._told_at >= AGAIN_S:
             self._repeated = self._told
