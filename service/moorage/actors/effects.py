@@ -12,10 +12,7 @@ from moorage.core import events as ev
 from moorage.core.lifecycle import Stage
 from moorage.core.room import NoRoom, Outcome
 from moorage.core.state import Run, State
-from moorage.errors import (
-    MoorageError,
-    StopFailedError,
-)
+from moorage.errors import MoorageError, StopFailedError
 from moorage.spec import ModelSpec
 from moorage.world.view import process_of
 

@@ -12,13 +12,11 @@ from moorage.errors import CorruptLogError, StateError
 from moorage.log import segments
 from moorage.log.head import Head
 from moorage.log.reading import find_database
-from moorage.log.rows import Row, to_entry
+from moorage.log.rows import PAGE_ROWS, Row, to_entry
 from moorage.log.segment import ALL, Filter, Segment
 from moorage.protocols import Flag, Snapshot
 
 __all__ = ["Filter", "LogReader"]
-
-_PAGE_ROWS = 320  # two pages are fewer objects than bring the garbage collector
 
 _Result = TypeVar("_Result")
 
@@ -168,7 +166,7 @@ class LogReader:
         """Yield pages that are not empty, each with the path of its database."""
         left = limit
         while left is None or left > 0:
-            wanted = _PAGE_ROWS if left is None else min(left, _PAGE_ROWS)
+            wanted = PAGE_ROWS if left is None else min(left, PAGE_ROWS)
             path, page, end = self._current(lambda: self._page(after, wanted, only))  # noqa: B023
             if page:
                 yield path, page

@@ -20,6 +20,9 @@ _ascii = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False
 _Scan = Callable[[str, int], tuple[Any, int]]
 _scan: _Scan = cast("Any", json.JSONDecoder()).scan_once  # half of what `loads` costs
 
+PAGE_ROWS = 320
+"""How many are read at once: two pages are fewer objects than bring the garbage collector."""
+
 
 class Row(NamedTuple):
     """One row as it is stored; `data` is JSON text."""

@@ -27,7 +27,7 @@ from moorage.log.files import (
 )
 from moorage.log.head import Head, HeadFile, note_cut, read_head
 from moorage.log.lock import StateLock
-from moorage.log.rows import Row, to_entry, to_json, to_row, to_rows, to_snapshots
+from moorage.log.rows import PAGE_ROWS, Row, to_entry, to_json, to_row, to_rows, to_snapshots
 from moorage.log.schema import events, snapshots, state_bytes
 from moorage.log.upkeep import tidy
 from moorage.log.writer import Writer, WriterOptions
@@ -35,7 +35,6 @@ from moorage.protocols import Snapshot
 
 _logger = logging.getLogger(__name__)
 
-_PAGE_ROWS = 320  # two pages are fewer objects than bring the garbage collector
 _SNAPSHOTS_KEPT = 2
 
 _INSERT = engine.compiled(events.insert())
@@ -239,7 +238,7 @@ class SqliteLog:
         after = max(after, self._start.before.seq)
         last = None if limit is None else after + limit
         while after < (until := min(self.head if last is None else last, self.head)):
-            for row in self._page(after, min(until, after + _PAGE_ROWS)):
+            for row in self._page(after, min(until, after + PAGE_ROWS)):
                 after = row.seq
                 yield to_entry(row, self.path)
 
