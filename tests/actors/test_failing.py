@@ -145,6 +145,25 @@ def test_a_restart_goes_on_waiting_when_a_request_that_joined_it_leaves(bench: O
     assert still == "queued"
 
 
+def test_what_is_always_to_run_waits_until_it_is_defined_where_its_secrets_are_not_known(
+    bench: Open,
+) -> None:
+    b = bench(on_close="keep")
+    b.define("a", restart="always", secrets={"KEY": "hush"})
+    b.service.start("a")
+    b.reopen()
+    b.processes.server("a").exit(1)
+    b.advance_until(lambda: bool(b.events(ev.RunReleased, outcome="failed: secrets")), 1.0)
+    before = len(b.log.rows)
+    for _ in range(10):
+        b.advance(2.0)
+    quiet = len(b.log.rows) == before
+    b.define("a", restart="always", secrets={"KEY": "hush"})
+    b.until_state("a", "ready")
+
+    assert quiet
+
+
 def test_a_lost_port_of_a_model_that_is_always_to_run_is_no_reason_to_give_up(
     bench: Open,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from moorage.actors import messages as msg
 from moorage.actors.answers import grant, grant_joint, held_gate
 from moorage.actors.desk import AnyTicket
-from moorage.actors.effects import RESTART, order_stop
+from moorage.actors.effects import RESTART, UNTIL_DEFINED, order_stop
 from moorage.actors.reports import PORT_TRIES, begin_again
 from moorage.core import decide
 from moorage.core import events as ev
@@ -211,6 +211,9 @@ def _define(registry: Registry, message: msg.Define) -> None:
 
     def then() -> None:
         registry.volatile.specs.update({spec.name: spec for spec, _ in message.specs})
+        for name in names:
+            if registry.volatile.restarts.get(name) == UNTIL_DEFINED:
+                registry.volatile.restarts[name] = registry.clock.monotonic()
         message.ticket.grant(None)
 
     _once(registry, registry.settle(fact, must=True, then=then), message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from moorage.core import decide
 from moorage.core import events as ev
 from moorage.core.lifecycle import Stage
 from moorage.core.room import NoRoom, Outcome
-from moorage.core.state import Run, State
+from moorage.core.state import Model, Run, State
 from moorage.errors import MoorageError, StopFailedError
 from moorage.spec import ModelSpec
 from moorage.world.view import process_of
@@ -27,6 +28,8 @@ RESTART = "restart"
 """Who asked for a run that nobody asked for."""
 UNCOUNTED_RESTART_S = 1.0
 """Until such a run is begun again that failed through no fault of its own."""
+UNTIL_DEFINED = math.inf
+"""The time of a restart that wants the secrets again."""
 ADOPT_S = 30.0
 """A run that was ready when its owner ended has to answer again within this."""
 _NARROWS = (ev.LimitsSet, ev.ModelPinned, ev.ModelDefined, ev.RunStopFailed)
@@ -230,10 +233,14 @@ def _ended(
 def _restart_later(registry: Registry, event: ev.RunAbandoned | ev.RunReleased, name: str) -> None:
     model = registry.state.models[name]
     crashed = event.outcome.startswith("failed: ") or event.outcome == "lost"
-    if model.spec.restart != "always" or not crashed or model.status in ("held", "failed"):
-        return
-    if model.run is None:
-        uncounted = event.outcome.removeprefix("failed: ") in decide.UNCOUNTED
-        pause_s = UNCOUNTED_RESTART_S if uncounted else 0.0
-        wait_s = max(pause_s, decide.wait_s(model, registry.clock.now()))
-        registry.volatile.restarts[name] = registry.clock.monotonic() + wait_s
+    wanted = model.spec.restart == "always" and model.status not in ("held", "failed")
+    if wanted and crashed and model.run is None:
+        registry.volatile.restarts[name] = _restart_at(registry, event.outcome, model)
+
+
+def _restart_at(registry: Registry, outcome: str, model: Model) -> float:
+    stage = outcome.removeprefix("failed: ")
+    if stage == "secrets":
+        return UNTIL_DEFINED
+    pause_s = UNCOUNTED_RESTART_S if stage in decide.UNCOUNTED else 0.0
+    return registry.clock.monotonic() + max(pause_s, decide.wait_s(model, registry.clock.now()))
