@@ -347,6 +347,26 @@ def test_a_lost_port_race_is_tried_three_times_outside_the_crash_budget(bench: O
     assert b.service.model("a").attempts == 0
 
 
+def test_who_waits_for_a_run_that_lost_its_port_hears_that_the_one_another_began_failed(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a")
+    b.ports.will("a", Readiness("lost", "port is answered by nginx"))
+    stops = b.processes.hold_stop("a")
+    first = b.lease("a")
+    stops.wait_reached()
+    b.service.define(spec("a", repo="org/new"))
+    b.fetcher.will_fail("a", "the hub is down")
+    second = b.lease("a")
+    errors = [b.error(first), b.error(second)]
+    stage = b.state("a")
+    stops.release()
+
+    assert [error.stage for error in errors if isinstance(error, LoadError)] == ["fetch"] * 2
+    assert stage == "stopping"
+
+
 def test_every_request_has_three_tries_of_its_own(bench: Open) -> None:
     b = bench()
     b.define("a")

@@ -133,12 +133,19 @@ def ended(
     return bool(stopped)
 
 
-def pass_on(registry: Registry, event: ev.RunStopping) -> None:
-    """Let who waits for a run that stops for another definition hear how the next one ends."""
-    model = registry.state.models.get(event.model)
-    if model is not None and model.next_run is not None:
-        for ticket in registry.desk.take(event.run):
-            registry.desk.attach(ticket, model.next_run)
+def pass_on(registry: Registry, entries: Sequence[ev.Entry]) -> None:
+    """Let who waits for a run that another one is to follow hear how that one ends."""
+    for entry in entries:
+        event = entry.event
+        if not isinstance(event, ev.RunFetching | ev.RunQueued):
+            continue
+        model = registry.state.models.get(event.model)
+        former = registry.state.runs.get(model.run or 0) if model else None
+        if former is None or model is None or model.next_run != event.run:
+            continue
+        if former.reason == "reload" or former.fail_stage == "port":
+            for ticket in registry.desk.take(former.run):
+                registry.desk.attach(ticket, event.run)
 
 
 def _moved(

@@ -39,6 +39,7 @@ _NARROWS = (ev.LimitsSet, ev.ModelPinned, ev.ModelDefined, ev.RunStopFailed)
 def act(registry: Registry, before: State, entries: Sequence[ev.Entry], outcome: Outcome) -> None:
     """Act on committed entries, in order; `before` is the state they were decided on."""
     _time_stages(registry, entries)
+    answers.pass_on(registry, entries)
     refused = {no_room.run: no_room for no_room in outcome.refused}
     for entry in entries:
         match entry.event:
@@ -147,8 +148,6 @@ def order_adoption(registry: Registry, run: Run) -> None:
 
 
 def _stop(registry: Registry, before: State, event: ev.RunStopping | ev.RunExited) -> None:
-    if isinstance(event, ev.RunStopping) and event.reason == "reload":
-        answers.pass_on(registry, event)
     run = registry.state.runs.get(event.run)
     was = before.runs.get(event.run)
     if run is None or run.swept or run.stage is not Stage.STOPPING:
