@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,11 @@ THINKS_S = (
 
 class Interrupt(BaseException):
     """As KeyboardInterrupt comes over a thread that waits."""
+
+
+def each(held: Lease | JointLease) -> tuple[Lease, ...]:
+    """Return the leases of one answer."""
+    return tuple(held.values()) if isinstance(held, JointLease) else (held,)
 
 
 class Caller:
@@ -125,7 +131,6 @@ class Caller:
         return result
 
     def _seen(self, owner: int, held: Lease | JointLease) -> tuple[SeenLease, ...]:
-        leases = held.values() if isinstance(held, JointLease) else (held,)
         return tuple(
             SeenLease(
                 caller=self.number,
@@ -135,7 +140,7 @@ class Caller:
                 lost=lease.lost,
                 owner=owner,
             )
-            for lease in leases
+            for lease in each(held)
         )
 
     def leases(self) -> tuple[SeenLease, ...]:
@@ -196,9 +201,10 @@ def _release(caller: Caller) -> None:
 
 
 def _drop(caller: Caller) -> None:
-    """Lose a lease: nothing refers to it any more."""
+    """Lose a lease: nothing of his refers to it any more."""
     if caller.held:
-        del caller.held[caller.sim.choices.choose(len(caller.held))]
+        _, held = caller.held.pop(caller.sim.choices.choose(len(caller.held)))
+        caller.sim.dropped += [(weakref.ref(lease), lease.run) for lease in each(held)]
 
 
 def _start(caller: Caller) -> None:

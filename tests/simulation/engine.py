@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import traceback
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from moorage import MoorageError
+from moorage import Lease, MoorageError
 from moorage.actors import messages as msg
 from moorage.compose import Limits
 from moorage.core.fold import apply
@@ -93,6 +94,8 @@ class Simulation:
         self.service: SimService | None = None
         self.opener: Opener | None = None
         self.calls_changed = False
+        self.dropped: list[tuple[weakref.ref[Lease], int]] = []
+        """Leases that callers have lost, with their runs."""
         self.history: list[str] = []
         self.state: State | None = None
         self._answers: list[SeenAnswer] = []
@@ -485,6 +488,7 @@ class Simulation:
                 unwritten=runtime.registry.ledger.backlog if runtime is not None else 0,
                 log_works=self._log_works(runtime),
                 calm=self.calm,
+                lingering=self._lingering(),
                 max_waiting=self.plan.max_waiting,
                 end=self._end,
             )
@@ -529,6 +533,11 @@ class Simulation:
 
     def _seen_leases(self) -> tuple[SeenLease, ...]:
         return tuple(lease for caller in self._callers if caller.held for lease in caller.leases())
+
+    def _lingering(self) -> tuple[int, ...]:
+        if self.dropped:
+            self.dropped = [(lease, run) for lease, run in self.dropped if lease() is not None]
+        return tuple(run for _, run in self.dropped)
 
     def _seen_calls(self) -> tuple[SeenCall, ...]:
         if self.calls_changed:

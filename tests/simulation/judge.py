@@ -40,7 +40,7 @@ class Judge:
         self.eviction = Eviction(self.book)
         self.callers = Callers(self.book, self.world)
         self.liveness = Liveness(self.book, self.world)
-        self.waiting = Waiting(self.book, self.world, self.eviction)
+        self.waiting = Waiting(self.book, self.eviction)
         self._unwritten = 0
         self._compared: object = None
 

@@ -123,6 +123,8 @@ class Sight:
     """No fault is pending and none will come: liveness must hold from here on."""
     dead: bool = False
     """True from when the registry stopped on an error until the next open: it grants no more."""
+    lingering: Sequence[int] = ()
+    """Runs with leases that a caller has lost and the collector has not found yet."""
     max_waiting: int = 1000
     """How many may wait at once."""
     end: bool = False

@@ -142,6 +142,16 @@ def test_the_order_of_use_is_that_of_entering_and_leaving() -> None:
     )
 
 
+def test_a_lease_that_was_lost_is_a_use_until_it_is_found() -> None:
+    def judged(**late: tuple[int, ...]) -> str:
+        tale = full().lease("b", 2).look(1).release(2).look(1).look(1)
+        tale.lease("a", 1).look(1).look(1, **late)
+        return tale.row("usage.noted", order=(1, 2)).wrong()
+
+    assert "order (1, 2), but 1 was used" in judged()
+    assert judged(lingering=(2,)) == "nothing"
+
+
 def test_what_an_earlier_owner_saw_of_use_is_what_it_wrote() -> None:
     tale = full().lease("a", 1).look(1).release(1)
     tale.owner += 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulation.judging.waiting import NOTICED_S, NOTICED_STEPS
+from simulation.judging.waiting import NOTICED_S, NOTICED_STEPS, PROVEN_S
 from simulation.telling import Tale
 
 
@@ -49,6 +49,16 @@ def test_who_waits_for_a_lease_a_pin_or_the_age_of_a_run_waits_on() -> None:
     joint.call("lease_all", "a", "b")
 
     assert [later(tale) for tale in (leased, pinned, young, joint)] == ["nothing"] * 4
+
+
+def test_who_waits_for_what_was_taken_over_waits_until_that_has_answered() -> None:
+    tale = Tale("a", "b", max_loaded=1).load("a", 1).queue("b", 2).look()
+    tale.owner += 1
+    tale.row("service.opened", max_loaded=1).row("run.adopted", run=1, state="ready").look()
+    early = later(tale)
+
+    assert early == "nothing"
+    assert "run 1 is idle" in later(tale.look(PROVEN_S))
 
 
 def test_who_waits_for_the_last_run_of_his_own_model_waits_on() -> None:

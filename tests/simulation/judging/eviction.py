@@ -32,7 +32,8 @@ class Eviction:
         self.surely: dict[int, float] = {}
         """The same at the earliest: an answer is granted some time before it is heard."""
         self.tried: dict[int, float] = {}
-        """Runs to when somebody asked for them last: who finds a gate closed was announced."""
+        """Runs to when somebody asked for them last, as who finds a gate closed was announced, or
+        had lost a lease of them that nobody had found."""
         self.holders: Counter[int] = Counter()
         """Runs to how many leases that are not lost callers hold now."""
         self._leases: Sequence[SeenLease] = ()
@@ -59,9 +60,7 @@ class Eviction:
                 self.used[lease.run] = sight.now
                 before = self.surely.get(lease.run, -1.0)
                 self.surely[lease.run] = max(before, answer.asked_at)
-        for call in (*sight.calls, *sight.answers):
-            if call.verb in ("lease", "lease_all"):
-                self._try(call.names, sight.now)
+        self._see_tries(sight)
         if sight.leases != self._leases:
             self._leases = sight.leases
             each = Counter((lease.caller, lease.run) for lease in sight.leases)
@@ -72,6 +71,13 @@ class Eviction:
                     self.surely[key[1]] = sight.now
             self._hold(each, sight.leases)
             self._each = each
+
+    def _see_tries(self, sight: Sight) -> None:
+        for call in (*sight.calls, *sight.answers):
+            if call.verb in ("lease", "lease_all"):
+                self._try(call.names, sight.now)
+        for run in sight.lingering:
+            self.tried[run] = sight.now
 
     def _try(self, names: Sequence[str], now: float) -> None:
         for name in names:

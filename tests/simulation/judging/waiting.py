@@ -8,13 +8,14 @@ from typing import NamedTuple
 from simulation.judging.book import LENT, Book, Run
 from simulation.judging.eviction import Eviction
 from simulation.judging.liveness import WANTS
-from simulation.judging.world import World
 from simulation.sight import Sight
 
 NOTICED_STEPS = 10
 """What is there is given to who waits within so many steps ..."""
 NOTICED_S = 4.0
 """... or so many seconds, whichever is later: a slow disk may keep the registry twice for one."""
+PROVEN_S = 45.0
+"""What was adopted as ready has answered by then, or it goes."""
 
 
 class _Since(NamedTuple):
@@ -42,19 +43,19 @@ class _Lasting:
 class Waiting:
     """Judges the first of the queue, where places are counted and everybody asks for one model."""
 
-    def __init__(self, book: Book, world: World, eviction: Eviction) -> None:
+    def __init__(self, book: Book, eviction: Eviction) -> None:
         self.book = book
-        self.world = world
         self.eviction = eviction
         self._forgotten = _Lasting()
         self._crowded = _Lasting()
-        self._opened = (0, 0.0)
-        """The owner, and since when: the age of what it adopted begins anew."""
+        self._owner = 0
+        self._opened = _Since(None, 0, 0.0)
+        """The last step before the owner was there: the age of what it adopted begins anew."""
 
     def check(self, sight: Sight) -> Iterator[str]:
         """Say who waits for what has been there for long, and whether too many wait."""
-        if sight.owner != self._opened[0] or not sight.open:
-            self._opened = (sight.owner, sight.now)
+        if sight.owner != self._owner or not sight.open:
+            self._owner, self._opened = sight.owner, _Since(None, sight.step, sight.now)
         found = self._found(sight) if self.book.queue else None
         if seconds := self._forgotten.longer(found, sight):
             there = f"run {found[1]} is idle" if found and found[1] else "a place is free"
@@ -94,13 +95,14 @@ class Waiting:
 
     def _idle(self, run: Run, sight: Sight) -> bool:
         model = self.book.models.get(run.model)
-        ready = max(run.ready_now or 0.0, self._opened[1])
-        old = run.was_ready and sight.now >= ready + self.book.min_residency_s
+        age = sight.now - max(run.ready_now or 0.0, self._opened.now)
+        old = run.was_ready and age >= self.book.min_residency_s
+        proven = run.step > self._opened.step or age >= PROVEN_S
         return (
             run.stage in LENT
             and model is not None
             and not model.pinned
             and old
+            and proven
             and not self.eviction.holders[run.run]
-            and run.run not in self.world.silent
         )
