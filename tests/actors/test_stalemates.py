@@ -376,3 +376,23 @@ def test_a_run_whose_drain_was_undone_is_not_looked_at_any_more_once_nobody_wait
     assert a == "ready"
     assert due is not None
     assert due > b.clock.monotonic() + DRAIN_LOOK_S
+
+
+def test_what_a_joint_request_has_already_is_not_idle_while_it_waits_for_the_rest(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a", ttl_s=1)
+    b.define("b")
+    slow = b.ports.hold("b")
+    waiting = b.lease("a", "b", timeout_s=3600)
+    b.until_state("a", "ready")
+    for _ in range(10):
+        b.advance(2.0)
+    loads = len(b.events(ev.RunReady, model="a"))
+    slow.release()
+    b.result(waiting).release()
+    b.advance_until(lambda: b.state("a") == "stopped", 1.0)
+
+    assert loads == 1
+    assert len(b.events(ev.RunReady, model="a")) == 1

@@ -68,7 +68,8 @@ def _idle_due(registry: Registry, run: Run) -> float | None:
     if gate is None:
         return None
     seen = room.Usage(len(gate.holders), gate.used_at, gate.ready_at)
-    return room.idle_at(registry.state, run, seen)
+    due = room.idle_at(registry.state, run, seen)
+    return None if due is None or run.run in registry.awaited() else due
 
 
 def _dues(registry: Registry) -> Iterator[float | None]:

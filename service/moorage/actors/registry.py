@@ -6,13 +6,13 @@ closes the gates of whoever would go, looks again, appends, folds, and only then
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from moorage.actors import callers, deadlines, effects, reports
 from moorage.actors import messages as msg
-from moorage.actors.desk import Desk
+from moorage.actors.desk import AnyTicket, Desk
 from moorage.actors.hall import Hall
 from moorage.actors.ledger import Ledger
 from moorage.core import events as ev
@@ -213,15 +213,12 @@ class Registry:
         for entry in state.queue if joint else ():
             # An entry that nobody waits for yet is that of the request being decided on.
             age = min((t.number for t in self.desk.waiting(entry)), default=float("inf"))
-            runs = {
-                state.models[state.names[name]].run
-                for ticket in joint
-                if ticket.number <= age
-                for name in ticket.names
-                if name in state.names
-            }
-            kept[entry] = frozenset(run for run in runs if run is not None)
+            kept[entry] = _runs_of(state, [ticket for ticket in joint if ticket.number <= age])
         return kept
+
+    def awaited(self) -> frozenset[int]:
+        """Runs that joint requests have already, and keep until the others are there."""
+        return _runs_of(self.state, self.desk.joint())
 
     def _spared(self) -> frozenset[tuple[int, int]]:
         standing: set[tuple[int, int]] = set()
@@ -305,3 +302,9 @@ class Registry:
         self.desk.fail_all(lambda _ticket: make())
         if self.volatile.closing is not None:
             self.volatile.closing.ticket.fail(make())
+
+
+def _runs_of(state: State, tickets: Sequence[AnyTicket]) -> frozenset[int]:
+    names = {name for ticket in tickets for name in ticket.names if name in state.names}
+    runs = {state.models[state.names[name]].run for name in names}
+    return frozenset(run for run in runs if run is not None)

@@ -70,6 +70,9 @@ class Callers:
             runs = sight.published["runs"] if sight.published is not None else ()
             self.truths.stages = {run["run"]: str(run["stage"]) for run in runs}
             self._reasons = {run["run"]: run["reason"] for run in runs}
+            for run in runs:
+                if run["stage"] in LENT:
+                    self.past.note("served", run["model"])
 
     def _see_service(self, sight: Sight) -> None:
         self._owner = sight.owner
