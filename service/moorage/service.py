@@ -72,6 +72,7 @@ class ModelService(AsyncFace):
         super().__init__(runtime, state)
         self._on_close = on_close
         self._closing: Ticket[tuple[str, ...]] = Ticket("close")
+        self._told_what_is_left = False
         atexit.register(self._close_at_exit)
 
     @classmethod
@@ -268,21 +269,21 @@ class ModelService(AsyncFace):
         from a callback. Raises CloseIncompleteError naming what could not be stopped; the
         threads have ended then, too, but for those that are still about to stop it.
         """
+        told = self._told_what_is_left
         mine: Ticket[None] = Ticket("close")
         self._closing.when_answered(functools.partial(mine.grant, None))
         try:
             ask = functools.partial(self._ask_to_close, on_close, drain_s)
             wait(mine, ask, timeout_s, self._left, self._runtime.threads.wait)
             remains = self._closing.result()
-        except WaitTimeoutError:
-            remains = self._remains()
+        except (WaitTimeoutError, ServiceClosedError):  # this call, or another, at its deadline
+            remains = () if told else self._remains()
         except ServiceFailedError as error:
             _log.warning("closing: %s", error)
             remains = ()
-        except ServiceClosedError:
-            remains = ()  # another call reached its deadline and said what is left
         self._end(LEFT_S if remains else END_S)
         if remains:
+            self._told_what_is_left = True
             raise CloseIncompleteError(remains)
 
     def _ask_to_close(self, on_close: str | None, drain_s: float) -> None:

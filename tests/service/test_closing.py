@@ -352,6 +352,23 @@ def test_closing_has_a_deadline_and_names_what_is_left(
     settle(lambda: psutil.Process().children(recursive=True) == [])
 
 
+def test_everybody_who_closes_at_once_hears_what_is_left(
+    two: ModelService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stubborn = Stubborn(two, monkeypatch)
+    second = Outcome(lambda: two.close(timeout_s=60))
+    settle(lambda: two._runtime.registry.volatile.closing is not None)
+    with pytest.raises(CloseIncompleteError) as first:
+        two.close(timeout_s=0.3)
+    with pytest.raises(CloseIncompleteError) as also:
+        second.get()
+    stubborn.let_go()
+
+    assert also.value.left == first.value.left
+    two.close()
+    settle(lambda: psutil.Process().children(recursive=True) == [])
+
+
 # --- programs that end ----------------------------------------------------------------------------
 
 PROGRAM = """

@@ -120,7 +120,8 @@ class Truths:
             runs = [r for r in self.book.runs.values() if r.model == name]
             if any(r.was_ready and (r.stage in LENT or r.since >= since) for r in runs):
                 return ""
-            if sight.unwritten and self._since(name, since, "served"):
+            serves = any(self.stages.get(r.run) in LENT for r in runs)
+            if sight.unwritten and (serves or self._since(name, since, "served")):
                 return ""
         return f"no run of {answer.names[0]!r} was ready"
 
