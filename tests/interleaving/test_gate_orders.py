@@ -50,6 +50,7 @@ def test_no_order_breaks_a_claim(named: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("named", WHOLE)
 def test_no_order_breaks_a_claim_in_a_large_world(named: str) -> None:
     found = world(named).explore()
