@@ -38,6 +38,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         reporter.write_line(pytest_report_header())
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin the longest test first, whatever the order of the others."""
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def leak_check(tmp_path_factory: pytest.TempPathFactory) -> Iterator[leaks.LeakCheck]:
     """Watch a TMPDIR of our own, and judge at the end what wider fixtures left behind."""

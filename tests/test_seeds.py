@@ -32,6 +32,19 @@ def test_every_seed_is_told_in_the_head_of_a_run(quiet: tuple[str, ...]) -> None
     assert told["MOORAGE_ORDER_SEED"] == "7"
 
 
+def test_processes_that_share_a_run_draw_from_what_was_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from support import seeds; print(seeds.TOLD)"],
+        cwd=ROOT / "tests",
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=True,
+    )
+
+    assert done.stdout.strip() == seeds.TOLD
+
+
 def test_how_to_repeat_each_is_documented() -> None:
     text = (ROOT / "docs" / "testing.md").read_text()
 

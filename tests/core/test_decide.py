@@ -21,6 +21,7 @@ from moorage.core import events as ev
 from moorage.core.draft import Draft, later, seconds_between
 from moorage.core.fold import FoldError
 from moorage.core.lifecycle import TABLE, LifecycleError, Stage, step
+from moorage.core.pace import Fetching
 from moorage.core.snapshot import state_from_data, state_to_data
 from moorage.spec import ModelSpec
 
@@ -32,6 +33,9 @@ def _about(run: int) -> dict[str, Fact]:
     return {
         "fetched": lambda d: decide.fetched(
             d, run, path="p", commit="c", files=(), fetched_bytes=0
+        ),
+        "fetch_noted": lambda d: decide.fetch_noted(
+            d, run, Fetching(at=0, done_bytes=1, total_bytes=2)
         ),
         "fetch_failed": lambda d: decide.fetch_failed(d, run, "x"),
         "prepared": lambda d: decide.prepared(d, run, argv=(), nonce="n", log_file="f"),
@@ -106,6 +110,34 @@ def test_a_stop_of_what_stops_already_changes_nothing() -> None:
     assert core.decide(_about(run)["stop"]) is False
     assert core.decide(_about(run)["exited"]) is False
     assert core.decide(_about(run)["not_spawned"]) is False
+
+
+def test_a_model_that_is_not_about_to_start_by_itself_need_not_be_told_to_stay_down() -> None:
+    core = Core()
+    core.define("a", restart="always")
+    core.load("a")
+    before = core.state.seq
+
+    core.decide(lambda d: decide.stay_down(d, "a"))
+
+    assert core.state.seq == before
+
+
+def test_what_stops_for_a_failure_is_told_once_that_it_stays_down() -> None:
+    core = Core()
+    core.define("a", restart="always")
+    run = core.want("a")
+    core.launch(run)
+    core.decide(lambda d: decide.not_ready(d, run, "ready", "x"))
+
+    for _ in range(2):
+        core.decide(lambda d: decide.stay_down(d, "a"))
+
+    stops = [each.event for each in core.entries if isinstance(each.event, ev.RunStopping)]
+    assert [(stop.reason, stop.stage, stop.error) for stop in stops] == [
+        (stops[0].reason, "ready", "x"),
+        ("operator", "ready", "x"),
+    ]
 
 
 # --- models ---

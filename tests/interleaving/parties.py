@@ -171,10 +171,11 @@ class _Interrupt:
     def __enter__(self) -> None:
         self._collects = gc.isenabled()
         gc.disable()  # finalisers of what earlier runs left would be counted
+        self._before = sys.gettrace()  # a debugger's, or that of who measures coverage
         sys.settrace(self._trace)
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
+        sys.settrace(self._before)
         if self._collects:
             gc.enable()
 

@@ -75,6 +75,7 @@ def test_what_is_written_now_has_the_shape_that_is_known_to_be_read_for_ever() -
         ({"log_id": "0" * 16}, "is that of entry"),
         ({"base": {}}, "'models'"),
         ({"base": {"models": 3}}, "not iterable"),
+        ({"base": golden()["base"] | {"lru": ["heron"]}}, "a lru that no state has"),
     ],
 )
 def test_a_base_state_that_does_not_fit_is_refused(change: dict[str, Any], why: str) -> None:

@@ -43,11 +43,12 @@ class Interrupt:
         self.struck = 0
 
     def __enter__(self) -> Interrupt:
+        self._before = sys.gettrace()  # a debugger's, or that of who measures coverage
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
+        sys.settrace(self._before)
         sys.setprofile(None)
 
     def _trace(self, frame: FrameType, event: str, _arg: Any) -> Any:

@@ -50,7 +50,7 @@ def taken_from_leases(entries: list[ev.Entry], lost: set[int]) -> list[str]:
 @pytest.mark.parametrize(
     "seconds",
     [
-        pytest.param(60.0, marks=pytest.mark.timeout(400)),
+        pytest.param(60.0, marks=[pytest.mark.first, pytest.mark.timeout(400)]),
         pytest.param(600.0, marks=[pytest.mark.soak, pytest.mark.timeout(1500)]),
     ],
 )

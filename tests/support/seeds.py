@@ -20,6 +20,8 @@ def _variable(part: str) -> str:
 SEEDS: Final = {
     part: int(os.environ.get(_variable(part)) or _CHANCE.getrandbits(32)) for part in _PARTS
 }
+# Also for the processes that share the work of a run: what was told holds for all of it.
+os.environ |= {_variable(part): str(number) for part, number in SEEDS.items()}
 TOLD: Final = " ".join(f"{_variable(part)}={number}" for part, number in SEEDS.items())
 
 
