@@ -48,7 +48,7 @@ def refused():
             continue
         raise AssertionError(f"call {number} was not refused")
     service.status(), service.model("m")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10  # a lease that is waited for in vain takes longer
 
 def fork(work, how):
     pid = os.fork()
