@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from moorage.cli import main
+from support.services import Outcome
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -31,6 +33,34 @@ def test_it_writes_one_file_that_needs_nothing_else(
     assert not re.search(r"""(src|href)\s*=|url\(|@import|https?://|fetch\(""", page)
     assert not re.search(r"@[A-Z_]+@", page)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["picture.html", "state"]
+
+
+def test_a_pipe_or_a_device_is_written_to_and_never_replaced(
+    capsys: pytest.CaptureFixture[str], state: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "picture.html"
+    os.mkfifo(target)
+    reader = Outcome(target.read_bytes)
+    status, out, err = run(capsys, "--state", state, "-o", target, "--json")
+
+    assert (status, err) == (0, "")
+    assert target.is_fifo()
+    assert len(reader.get()) == json.loads(out)["bytes"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_a_link_leads_to_is_written_and_the_link_stays(
+    capsys: pytest.CaptureFixture[str], state: Path, tmp_path: Path, there: bool
+) -> None:
+    target, link = tmp_path / "picture.html", tmp_path / "link.html"
+    link.symlink_to(target)
+    if there:
+        target.write_text("an older one")
+    status, out, _ = run(capsys, "--state", state, "-o", link, "--json")
+
+    assert status == 0
+    assert link.is_symlink()
+    assert target.stat().st_size == json.loads(out)["bytes"]
 
 
 def test_its_default_is_a_file_here(

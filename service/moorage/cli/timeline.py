@@ -59,17 +59,27 @@ def _tell(console: Console, target: Path, picture: timeline.Timeline, written: i
 
 
 def _write(target: Path, text: str) -> int:
-    """Write a file whole or not at all; return its bytes. Raises StateError."""
-    if target.is_dir():
-        raise StateError(str(target), "cannot be written: it is a folder; name a file in it")
+    """Write a file whole or not at all, a pipe or a device as it is; return the bytes written.
+
+    Raises StateError.
+    """
     data = text.encode()
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        try:
-            part.write_bytes(data)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+        if target.is_dir():
+            raise StateError(str(target), "cannot be written: it is a folder; name a file in it")
+        if target.exists() and not target.is_file():  # such as /dev/stdout
+            target.write_bytes(data)
+        else:
+            _replace(Path(os.path.realpath(target)), data)
     except OSError as error:
         raise StateError(str(target), f"cannot be written: {error.strerror}") from error
     return len(data)
+
+
+def _replace(target: Path, data: bytes) -> None:
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
