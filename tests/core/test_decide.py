@@ -486,6 +486,17 @@ def test_what_ran_before_another_boot_is_released_as_lost(stage: str) -> None:
     assert core.told(ev.RunReleased)[0].outcome in ("lost", "failed: exit")
 
 
+def test_what_was_swept_before_another_boot_is_released_once() -> None:
+    core, run = _in_stage("stopping")
+    core.decide(_about(run)["swept"])
+    stage = core.state.runs[run].stage
+    core.decide(lambda d: decide.recover(d, run, same_boot=False, alive=False))
+
+    assert stage is Stage.STOPPING
+    assert run not in core.state.runs
+    assert len(core.told(ev.RunSwept)) == len(core.told(ev.RunReleased)) == 1
+
+
 def test_a_run_that_says_it_is_loading_without_a_leader_is_a_contradiction() -> None:
     core = Core()
     core.define("a")
