@@ -11,6 +11,7 @@ import pytest
 from moorage import ModelService
 from moorage.core.events import Entry, PortBlocked
 from moorage.errors import StateError
+from moorage.log import transfer
 from moorage.log.reader import LogReader
 from moorage.log.transfer import imported
 from offline.acting import Acting
@@ -40,6 +41,26 @@ def test_a_log_comes_back_row_for_row(tmp_path: Path, state: Path, export: str, 
     assert rows(back) == rows(state)
     assert ask("verify", "--state", back).status == 0
     assert ask("export", "--state", back).out == export
+
+
+@pytest.mark.parametrize("batch", [1, 7, 60])
+def test_rows_that_come_in_several_batches_are_all_there(
+    tmp_path: Path,
+    state: Path,
+    export: str,
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    batch: int,
+) -> None:
+    monkeypatch.setattr(transfer, "_BATCH_ROWS", batch)
+    (tmp_path / "log.jsonl").write_text(export)
+    back = tmp_path / "back"
+
+    answer = ask("import", tmp_path / "log.jsonl", "--state", back)
+
+    assert answer.status == 0
+    assert rows(back) == rows(state)
 
 
 @pytest.mark.parametrize(
