@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 
 from cli.making import Filler, Ran, Run
-from moorage.cli import main
+from moorage.cli import demo, main
 from moorage.protocols import Flag
+from support.services import ports
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command in this process."""
+    """Run the command in this process, a demo on ports that no other test process takes."""
     monkeypatch.delenv("MOORAGE_STATE", raising=False)
+    monkeypatch.setattr(demo, "DEFAULT_PORTS", ports())
 
     def run_it(*arguments: object, stop: Flag | None = None) -> Ran:
         status = main([str(argument) for argument in arguments], stop=stop)
