@@ -135,7 +135,7 @@ def test_what_stops_for_a_failure_is_told_once_that_it_stays_down() -> None:
 
     stops = [each.event for each in core.entries if isinstance(each.event, ev.RunStopping)]
     assert [(stop.reason, stop.stage, stop.error) for stop in stops] == [
-        (stops[0].reason, "ready", "x"),
+        ("failed", "ready", "x"),
         ("operator", "ready", "x"),
     ]
 

@@ -169,15 +169,15 @@ def rotating(tmp_path: Path) -> Iterator[Callable[..., World]]:
 def descriptors(pid: int | None = None) -> dict[int, str]:
     """Return the open descriptors of a process and what they are.
 
-    Without looks at processes: another thread may have one for a moment. The check for leaks at
-    the end of every test finds one that stays.
+    Of this process without looks at processes: another thread may have one for a moment. The check
+    for leaks at the end of every test finds one that stays.
     """
     folder = Path(f"/proc/{pid or os.getpid()}/fd")
     found: dict[int, str] = {}
     for entry in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # the one that reads the folder itself
             target = str(entry.readlink())
-            if not re.match(r"/proc/\d+/", target):
+            if pid is not None or not re.match(r"/proc/\d+/", target):
                 found[int(entry.name)] = target
     return found
 
