@@ -13,7 +13,7 @@ import pytest
 
 from support import (
     leaks,
-    pools,  # noqa: F401  its ports are taken before any test looks at what is held
+    pools,  # its ports are taken before any test looks at what is held
     seeds,
 )
 
@@ -64,6 +64,13 @@ def leaves_nothing_behind(leak_check: leaks.LeakCheck) -> Iterator[None]:
     before = leak_check.look()
     yield
     _fail_if_any(leak_check.left_behind(before))
+
+
+@pytest.fixture
+def default_ports() -> Iterator[None]:
+    """Start a program of its own without telling it which ports to use."""
+    with pools.default_ports():
+        yield
 
 
 def _fail_if_any(found: tuple[leaks.Leak, ...]) -> None:

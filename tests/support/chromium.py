@@ -9,6 +9,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -52,21 +53,26 @@ class Chromium:
         self._session: str | None = None
         self._buffer = b""
         self.events: list[dict[str, Any]] = []
+        # Its socket lies in TMPDIR, and the path of a socket has 107 bytes at most.
+        self._temp = tempfile.TemporaryDirectory(prefix="moorage-", dir="/tmp")
+        self._said = home / "stderr"
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
         command = [program, *_FLAGS, f"--user-data-dir={home / 'profile'}"]
         command.append(f"--window-size={width},{height}")
         # The protocol wants descriptors 3 and 4; dash is there wherever Debian is.
         script = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
-        self._process = subprocess.Popen(
-            ["/bin/bash", "-c", script, "chromium", *command, "about:blank"],
-            pass_fds=(theirs_in, theirs_out),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home)},
-            start_new_session=True,
-        )
+        places = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "TMPDIR": self._temp.name}
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                ["/bin/bash", "-c", script, "chromium", *command, "about:blank"],
+                pass_fds=(theirs_in, theirs_out),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                env={**os.environ, **places},
+                start_new_session=True,
+            )
         os.close(theirs_in)
         os.close(theirs_out)
 
@@ -91,6 +97,7 @@ class Chromium:
             os.killpg(self._process.pid, signal.SIGKILL)
         os.close(self._in)
         os.close(self._out)
+        self._temp.cleanup()
 
     def open(self, page: Path, *, dark: bool = False) -> None:
         """Load a file and wait until its scripts have run."""
@@ -171,7 +178,7 @@ class Chromium:
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
             assert ready, "Chromium does not answer"
             part = os.read(self._in, 1 << 20)
-            assert part, "Chromium is gone"
+            assert part, f"Chromium is gone, it said:\n{self._said.read_text(errors='replace')}"
             self._buffer += part
         raw, _, self._buffer = self._buffer.partition(b"\0")
         told: dict[str, Any] = json.loads(raw)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import itertools
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 POOL_SIZE = 100
 BIG_POOL_SIZE = 1000
 _BLOCK = 2400
-_FIRST = 10_000
-_LAST = 32_000
-"""Below what the kernel hands out by itself."""
+_BLOCKS = (*range(10_000, 18_000 - _BLOCK, _BLOCK), *range(19_000, 32_000 - _BLOCK, _BLOCK))
+"""Below what the kernel hands out by itself, and apart from what programs take unasked."""
 
 
 def _own_block() -> int:
@@ -21,10 +24,9 @@ def _own_block() -> int:
 
     Its number is held by an abstract socket, which ends with us however we end.
     """
-    blocks = range(_FIRST, _LAST - _BLOCK, _BLOCK)
     if sys.platform != "linux":
-        return blocks[os.getpid() % len(blocks)]
-    for first in blocks:
+        return _BLOCKS[os.getpid() % len(_BLOCKS)]
+    for first in _BLOCKS:
         guard = socket.socket(socket.AF_UNIX)
         try:
             guard.bind(f"\0moorage-tests-{first}")
@@ -33,7 +35,7 @@ def _own_block() -> int:
         else:
             atexit.register(guard.close)
             return first
-    raise RuntimeError(f"{len(blocks)} test processes have all ports from {_FIRST} to {_LAST}")
+    raise RuntimeError(f"{len(_BLOCKS)} other test processes have all blocks of ports")
 
 
 _first = _own_block()
@@ -45,3 +47,14 @@ def ports() -> range:
     """Return a pool that no other test of this session uses at the same time."""
     first = next(_pools)
     return range(first, first + POOL_SIZE)
+
+
+@contextmanager
+def default_ports() -> Iterator[None]:
+    """Keep the other test processes of this checkout from the ports that programs take unasked.
+
+    The wait is bounded by the test's own limit.
+    """
+    with Path(__file__).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
