@@ -183,16 +183,18 @@ def descriptors(pid: int | None = None) -> dict[int, str]:
 
 
 @contextlib.contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """Let this process open nothing more."""
+def no_descriptor_left(*, but: int = 0) -> Iterator[None]:
+    """Let this process open nothing more, or no more than so many."""
     old = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = max(descriptors()) + 1
+    limit = max(descriptors()) + 1 + but
     fillers: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, old[1]))
     try:
         with contextlib.suppress(OSError):
             while True:
                 fillers.append(os.dup(0))
+        for _ in range(but):
+            os.close(fillers.pop())
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, old)

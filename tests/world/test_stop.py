@@ -15,10 +15,20 @@ from pathlib import Path
 import pytest
 
 from moorage.protocols import Identity, RunProcess, StopSignal
+from moorage.world.handles import Handles
 from moorage.world.procfs import ProcSystem, PsutilSystem, UnreadableError, local_system
 from moorage.world.tree import Tree
 from support.servers import misbehave
-from world.conftest import LOG_ID, TERM, Exit, World, alive, descriptors, pids_in
+from world.conftest import (
+    LOG_ID,
+    TERM,
+    Exit,
+    World,
+    alive,
+    descriptors,
+    no_descriptor_left,
+    pids_in,
+)
 
 NOW = StopSignal(signal.SIGTERM, "leader", 0.05)
 
@@ -49,6 +59,31 @@ def test_a_well_behaved_server_ends_by_its_signal_alone(world: World) -> None:
     assert report.peak_bytes > 1_000_000
     assert told.wait().code == 0
     assert world.ports.stranger(run.ports[0]) is None
+
+
+def test_a_tree_larger_than_the_descriptors_left_is_stopped_all_the_same(world: World) -> None:
+    many = 'for i in $(seq 30); do sleep 600 & done; exec "$@"'
+    port = world.port()
+    run = world.launch(world.order("/bin/sh", "-c", many, "sh", *misbehave(port)), port)
+    world.wait_ready(run)
+    before = descriptors()
+    with no_descriptor_left(but=12):
+        report = world.stop(run)
+
+    assert report.clean
+    assert len(report.swept) == 30
+    assert not any(map(alive, report.swept))
+    assert descriptors().items() <= before.items()
+
+
+def test_a_handle_that_cannot_be_looked_through_is_closed(world: World) -> None:
+    run = world.start()
+    before = descriptors()
+    handles = Handles(local_system())
+    with no_descriptor_left(but=1), pytest.raises(OSError, match="Too many open files"):
+        handles.open(leader(run).pid, leader(run).start_ticks)
+
+    assert descriptors() == before
 
 
 def test_nothing_is_left_in_the_process_table_after_a_stop(world: World) -> None:

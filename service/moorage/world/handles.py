@@ -197,11 +197,14 @@ class Handles:
                     return None  # a thread's id, or no pid at all
                 _log.warning("process %d is polled: %s", pid, error.strerror)
         # Opened first, looked at second: from here on nobody else can have the pid.
-        stat = self._system.stat(pid)
-        if stat is None or stat.start_ticks != start_ticks:
-            handle.close()
-            return None
-        return handle
+        is_it = False
+        try:
+            stat = self._system.stat(pid)
+            is_it = stat is not None and stat.start_ticks == start_ticks
+        finally:
+            if not is_it:
+                handle.close()
+        return handle if is_it else None
 
 
 def _told_by_kernel(fd: int) -> ExitStatus:

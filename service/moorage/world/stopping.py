@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from moorage.protocols import Flag, Identity, StopSignal
@@ -112,20 +112,18 @@ class Stopper:
         for handle in self._send_each(inside, number):
             handle.close()
 
-    def _send_each(self, members: dict[int, int], number: int) -> list[Handle]:
-        """Signal the members that are still the same; return the handles, open."""
-        sent: list[Handle] = []
+    def _send_each(self, members: dict[int, int], number: int) -> Iterator[Handle]:
+        """Signal the members that are still the same; yield their handles, open."""
         for pid, ticks in members.items():
             handle = self.handles.open(pid, ticks)
             if handle is None:
                 continue
-            sent.append(handle)
             try:
                 if handle.send(number) and number == signal.SIGKILL:
                     self.swept.add(pid)
             except PermissionError:
                 _log.warning("not permitted to signal process %d of the run", pid)
-        return sent
+            yield handle
 
     # --- the tree is emptied ---
 
@@ -140,9 +138,10 @@ class Stopper:
                 self._kill(found.proved, deadline)
 
     def _kill(self, members: dict[int, int], deadline: float) -> None:
-        killed = self._send_each(members, signal.SIGKILL)
+        killed: list[Handle] = []
         end = min(deadline, time.monotonic() + _RESCAN_S)
         try:
+            self._kill_as_many_as_can_be_held(members, killed)
             while alive := [handle for handle in killed if not handle.exited()]:
                 if (left := end - time.monotonic()) <= 0:
                     return
@@ -150,6 +149,15 @@ class Stopper:
         finally:
             for handle in killed:
                 handle.close()
+
+    def _kill_as_many_as_can_be_held(self, members: dict[int, int], killed: list[Handle]) -> None:
+        try:
+            for handle in self._send_each(members, signal.SIGKILL):
+                killed.append(handle)  # noqa: PERF402  they stay when the next one fails
+        except OSError:
+            if not killed:
+                raise
+            # No descriptor is left. These are closed in a moment, and the sweep comes round again.
 
     # --- the ports are closed ---
 
