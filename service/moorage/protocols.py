@@ -214,10 +214,18 @@ class Processes(Protocol):
         """
         ...
 
-    def watch(self, process: RunProcess, on_exit: Callable[[ExitStatus], None]) -> None:
+    def watch(
+        self,
+        process: RunProcess,
+        on_exit: Callable[[ExitStatus], None],
+        *,
+        log_file: Path | None = None,
+    ) -> None:
         """Call `on_exit` once, from the watcher's thread, when the leader has ended.
 
         For an already ended leader at once. Our own child is reaped. Needs an identity.
+        `log_file` is where a server that was not launched here was told to write: it is kept
+        bounded from now on.
         """
         ...
 

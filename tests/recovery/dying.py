@@ -128,8 +128,8 @@ class DyingProcesses(LocalProcesses):
         self.before_launch(" ".join(order.argv))
         return self._trigger("launch", super().launch, order)
 
-    def watch(self, process, on_exit):
-        self._trigger("watch", super().watch, process, on_exit)
+    def watch(self, process, on_exit, **more):
+        self._trigger("watch", super().watch, process, on_exit, **more)
 
     def stop(self, *args, **more):
         return self._trigger("stop", super().stop, *args, **more)

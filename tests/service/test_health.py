@@ -12,8 +12,9 @@ import pytest
 
 from moorage import ModelService, ModelSpec
 from moorage.actors import model
+from moorage.protocols import Readiness
 from moorage.testing import FakePorts, FakeProcesses, fake_parts
-from support.services import LIMIT_S, Seen, server, settle
+from support.services import LIMIT_S, Outcome, Seen, server, settle
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +92,25 @@ def test_a_healthy_run_is_asked_again_and_again_and_left_alone(tmp_path: Path) -
 
         assert service.model("m").run == run
         assert service.model("m").state == "ready"
+
+
+def test_a_hang_while_a_run_drains_for_another_is_found_when_it_stays_after_all(
+    tmp_path: Path,
+) -> None:
+    processes = FakeProcesses()
+    ports = FakePorts(processes)
+    parts = fake_parts(processes=processes, ports=ports)
+    with ModelService.open(tmp_path / "state", parts=parts, max_loaded=1) as service:
+        seen = Seen(service)
+        service.define(ModelSpec(name="m", backend="fake", health_interval_s=0.01))
+        service.define(ModelSpec(name="other", backend="fake"))
+        with service.lease("m"):
+            other = Outcome(lambda: service.lease("other", timeout_s=LIMIT_S))
+            seen.wait("run.evicting")
+            ports.always("m", Readiness("timeout", "it hangs"))
+            asked = len(ports.asked)
+            settle(lambda: len(ports.asked) > asked + model.HEALTH_MISSES)
+            service.set_limits(max_loaded=2)
+            other.get().release()
+
+            seen.wait("run.draining", reason="unhealthy")

@@ -65,12 +65,14 @@ class Witness(FakeProcesses):
             self.wrong.append(f"run {process.run} is stopped while it is in use")
         return super().stop(process, *args, **kwargs)
 
-    def watch(self, process: RunProcess, on_exit: Callable[[ExitStatus], None]) -> None:
+    def watch(
+        self, process: RunProcess, on_exit: Callable[[ExitStatus], None], **more: Any
+    ) -> None:
         def told(status: ExitStatus) -> None:
             on_exit(status)
             self.known_dead.add(process.run)
 
-        super().watch(process, told)
+        super().watch(process, told, **more)
 
     def look(self, lease: Lease) -> None:
         """Hold what a lease says of itself against what is so."""

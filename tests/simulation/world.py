@@ -380,7 +380,13 @@ class SimProcesses:
             world.spawning -= 1
         return server.identity
 
-    def watch(self, process: RunProcess, on_exit: Callable[[ExitStatus], None]) -> None:
+    def watch(
+        self,
+        process: RunProcess,
+        on_exit: Callable[[ExitStatus], None],
+        *,
+        log_file: Path | None = None,
+    ) -> None:
         if process.identity is None:
             raise ValueError(f"run {process.run} has no leader that could be watched")
 

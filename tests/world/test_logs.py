@@ -191,7 +191,7 @@ def test_the_log_of_an_adopted_server_is_rotated_too(rotating: Callable[..., Wor
     run = world.start("--print", "x" * 3000)
     manager = world.another_manager(max_log_bytes=1000, keep_logs=1, housekeeping_s=3600)
     told = Exit()
-    manager.watch(run, told)
+    manager.watch(run, told, log_file=world.log_file(run))
     look(manager)
 
     assert world.log_file(run).read_text() == ""
@@ -224,11 +224,20 @@ def test_old_runs_logs_go_when_a_model_is_launched_again(rotating: Callable[...,
     assert world.log_file(last) in left
 
 
-def test_output_that_is_not_appended_is_left_alone(tmp_path: Path, world: World) -> None:
-    plain = tmp_path / "plain.txt"
-    run = world.launch(world.order("/bin/sh", "-c", f'exec "$@" >{plain}', "sh", *misbehave(0)))
-    world.start()
-    assert run.identity is not None
+def test_a_file_that_a_server_writes_to_by_itself_is_left_alone(
+    rotating: Callable[..., World], tmp_path: Path
+) -> None:
+    own = tmp_path / "own.log"
+    world = rotating(max_log_bytes=1000, keep_logs=1, housekeeping_s=3600)
+    port = world.port()
+    server = misbehave(port, "--print", "x" * 3000)
+    order = world.order("/bin/sh", "-c", f'exec "$@" >>{own}', "sh", *server)
+    run = world.launch(order, port)
+    assert world.wait_ready(run).outcome == "ready"
+    adopting = world.another_manager(max_log_bytes=1000, keep_logs=1, housekeeping_s=3600)
+    adopting.watch(run, Exit(), log_file=order.log_file)
+    for manager in (world.processes, adopting):
+        look(manager)
 
-    assert logfiles.output_of(run.identity.pid) != plain
-    assert logfiles.output_of(2**22) is None
+    assert len(own.read_text()) > 3000
+    assert not rotated(own).exists()

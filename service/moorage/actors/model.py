@@ -245,7 +245,9 @@ class ModelLogic:
         except (LaunchFailedError, ConfigurationError) as error:
             # It runs already: only how it wants to be asked and stopped is not known any more.
             _log.warning("adopting run %d without its backend: %s", run.number, error)
-        self._world.processes.watch(order.process, lambda status: self._exited(run, status))
+        self._world.processes.watch(
+            order.process, lambda status: self._exited(run, status), log_file=run.log_file
+        )
         self._wait_ready(run, order.process, order.timeout_s)
 
     def _plan(self, spec: ModelSpec, path: str | None, ports: tuple[int, ...]) -> LaunchPlan:
@@ -295,11 +297,12 @@ class ModelLogic:
         """Ask again and again until the run ends; its worker has nothing else to do."""
         order = dataclasses.replace(order, timeout_s=max(every_s, HEALTH_S))
         misses = 0
-        while misses < HEALTH_MISSES and not run.cancelled.wait(every_s):
+        while not run.cancelled.wait(every_s):
             readiness = self._ask(run, order)
             misses = 0 if readiness.outcome == "ready" else misses + 1
             if misses == HEALTH_MISSES and not run.cancelled.is_set():
                 self._tell(msg.Unhealthy(run.number, readiness.detail))
+                misses = 0  # a run that drains may stay after all, and is watched on
 
     def _exited(self, run: _Run, status: ExitStatus) -> None:
         """Runs in the watcher's thread."""

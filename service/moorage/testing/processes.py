@@ -213,7 +213,13 @@ class FakeProcesses:
             server.exit(script.exits.code, signal=script.exits.signal)
         return server.identity
 
-    def watch(self, process: RunProcess, on_exit: Callable[[ExitStatus], None]) -> None:
+    def watch(
+        self,
+        process: RunProcess,
+        on_exit: Callable[[ExitStatus], None],
+        *,
+        log_file: Path | None = None,  # noqa: ARG002  nothing is written here
+    ) -> None:
         """Tell of the leader's exit once, from the thread that lets it exit."""
         if process.identity is None:
             raise ValueError(f"run {process.run} has no leader that could be watched")

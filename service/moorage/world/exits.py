@@ -45,7 +45,11 @@ class ExitWatcher:
         os.set_blocking(self._wake_w, False)
         os.set_blocking(self._wake_r, False)
         self._thread = threading.Thread(target=self._serve, name="moorage-exits", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._release()
+            raise
 
     def add(
         self, key: str, handle: Handle, before_reap: Callable[[], object] | None = None

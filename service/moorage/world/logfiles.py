@@ -144,18 +144,3 @@ def _siblings(name: str, run: int) -> re.Pattern[str] | None:
             before, after = name[: match.start()], name[match.end() :]
             return re.compile(re.escape(before) + r"\d+" + re.escape(after))
     return None
-
-
-def output_of(pid: int) -> Path | None:
-    """Return the file a process appends its standard output to, None when it is no such file."""
-    try:
-        target = Path(os.readlink(f"/proc/{pid}/fd/1"))  # noqa: PTH115  may end in " (deleted)"
-        info = Path(f"/proc/{pid}/fdinfo/1").read_text(encoding="ascii")
-    except OSError:
-        return None  # gone, not ours to look at, or no /proc: then nothing is rotated
-    flags = re.search(r"^flags:\s*([0-7]+)", info, re.MULTILINE)
-    appends = flags is not None and bool(int(flags[1], 8) & os.O_APPEND)
-    return target if appends and target.is_file() else None
-
-
-__all__ = ["open_log", "output_of", "prune", "rotate", "tail"]

@@ -53,9 +53,13 @@ class LocalProcesses:
         self._handles = Handles(self._system, pidfds=pidfds)
         self._owner = os.getpid()
         self._watcher = ExitWatcher()
-        self._housekeeper = Housekeeper(
-            max_log_bytes=max_log_bytes, keep_logs=keep_logs, every_s=housekeeping_s
-        )
+        try:
+            self._housekeeper = Housekeeper(
+                max_log_bytes=max_log_bytes, keep_logs=keep_logs, every_s=housekeeping_s
+            )
+        except BaseException:
+            self._watcher.close()
+            raise
 
     def launch(self, order: LaunchOrder) -> Identity:
         """Spawn in a session of its own; return without waiting. Raises LaunchFailedError."""
@@ -75,7 +79,13 @@ class LocalProcesses:
             self._watcher.add(order.token, handle, before_reap=tree.remember)
         return identity
 
-    def watch(self, process: RunProcess, on_exit: Callable[[ExitStatus], None]) -> None:
+    def watch(
+        self,
+        process: RunProcess,
+        on_exit: Callable[[ExitStatus], None],
+        *,
+        log_file: Path | None = None,
+    ) -> None:
         """Call `on_exit` once, from `moorage-exits`, when the leader has ended."""
         identity = process.identity
         if identity is None:
@@ -83,7 +93,6 @@ class LocalProcesses:
         if self._housekeeper.get(process.token) is None:
             tree = Tree(self._system, process)
             if self._follow(process.token, identity, tree):
-                log_file = logfiles.output_of(identity.pid)
                 self._housekeeper.keep(process.token, Kept(process.run, tree, log_file))
         self._watcher.tell(process.token, on_exit)
 
