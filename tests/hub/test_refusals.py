@@ -359,13 +359,33 @@ def test_a_hub_that_fails_with_nothing_cached_is_given_up_within_its_time(
     assert 1 <= fetching.hub.asked["list"] <= 2
 
 
-def test_an_endpoint_that_is_none_is_told_as_such(fetching: Fetching) -> None:
-    fetching.set(endpoint="ftp://127.0.0.1")
+@pytest.mark.parametrize("endpoint", ["ftp://127.0.0.1", "http://127.0.0.1:port", "http://[::1"])
+def test_an_endpoint_that_is_none_is_told_as_such(fetching: Fetching, endpoint: str) -> None:
+    fetching.set(endpoint=endpoint)
 
     failure = fetching.failure()
 
     assert failure.reason == "no-network"
     assert "HF_ENDPOINT" in failure.problem
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "no-such-kind://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_told_and_what_is_cached_serves(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    fetching.set()
+
+    failure = fetching.failure()
+
+    assert failure.reason == "no-network"
+    assert "the proxy settings" in failure.problem
+    monkeypatch.delenv("ALL_PROXY")
+    fetching.set()
+    fetched = fetching()
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    fetching.set()
+    assert fetching().path == fetched.path
 
 
 # --- the cache and its disk ---

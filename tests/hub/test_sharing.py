@@ -15,6 +15,8 @@ import pytest
 
 from hub.making import REPO, WEIGHTS, Fetching
 from moorage.hub.cache import PART, STALE_S
+from moorage.hub.listing import HubFile
+from moorage.hub.part import Part
 from moorage.protocols import FetchCancelledError
 from support.hub import Fault, Repo
 from support.services import Outcome, settle
@@ -41,6 +43,26 @@ def by_client(fetching: Fetching) -> Outcome:
 
 
 # --- the same file ---
+
+
+def test_a_part_whose_folder_goes_wrong_is_unlocked_all_the_same(tmp_path: Path) -> None:
+    folder, away = tmp_path / "blobs", tmp_path / "away"
+    folder.mkdir()
+    file = HubFile("model.gguf", 10, "0" * 64)
+    part = Part.open(folder / "part", file)
+    assert part is not None
+    folder.rename(away)
+    folder.symlink_to(folder)
+    with pytest.raises(OSError, match="symbolic links"), part:
+        pass
+    folder.unlink()
+    away.rename(folder)
+
+    again = Part.open(folder / "part", file)
+
+    assert again is not None
+    with again:
+        pass
 
 
 def test_two_models_that_share_a_file_fetch_it_once(fetching: Fetching) -> None:

@@ -42,7 +42,13 @@ class Part:
     def open(cls, path: Path, file: HubFile) -> Part | None:
         """Go on with what there is, or begin; None while somebody else has it. Raises OSError."""
         descriptor = try_lock(path, mode=_MODE)
-        return None if descriptor is None else cls(path, descriptor, file)
+        if descriptor is None:
+            return None
+        try:
+            return cls(path, descriptor, file)
+        except BaseException:
+            unlock(descriptor)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -54,9 +60,11 @@ class Part:
         _trace: TracebackType | None,
     ) -> None:
         """Unlock it; what has come stays for the next attempt."""
-        if self.size == 0:
-            self.discard()
-        unlock(self._descriptor)
+        try:
+            if self.size == 0:
+                self.discard()
+        finally:
+            unlock(self._descriptor)
 
     def append(self, data: bytes) -> None:
         """Store what came. Raises OSError; after ENOSPC some of it is given back."""

@@ -60,7 +60,12 @@ class Wire:
         timeout = httpx2.Timeout(access.answer_timeout_s, read=1.5 * access.stall_timeout_s)
 
         def begin(extensions: dict[str, Any]) -> AbstractContextManager[httpx2.Response]:
-            return self._client().stream(
+            try:
+                client = self._client()
+            except (ImportError, ValueError, httpx2.InvalidURL) as error:
+                problem = f"the endpoint or the proxy settings cannot be used: {error}"
+                raise httpx2.UnsupportedProtocol(problem) from error
+            return client.stream(
                 "GET",
                 url,
                 headers={**_headers(token), **more},
@@ -185,6 +190,8 @@ class Exchange:
                         return
                     self._put(piece)
             self._came.put(None)
+        except httpx2.InvalidURL as error:  # none of the client's own family of errors
+            self._came.put(httpx2.UnsupportedProtocol(str(error)))
         except Exception as error:  # noqa: BLE001  whoever waits for it raises it
             self._came.put(error)
         finally:
