@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from log.making import entries, released, some
-from moorage.errors import LogUnavailableError
+from moorage.errors import LogUnavailableError, StateError
+from moorage.log.backup import backup
 from moorage.log.reader import LogReader
 from moorage.log.sqlite import SqliteLog
 
@@ -103,3 +104,19 @@ def test_a_log_can_be_closed_on_a_full_disk_and_opened_again(small_disk: Path) -
         log.append(some(1, after=50))
 
         assert [entry.seq for entry in log.read()] == list(range(1, 52))
+
+
+def test_a_backup_to_a_full_disk_names_the_target_and_leaves_nothing(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    target = small_disk / "copy.db"
+    with closing(SqliteLog.open(tmp_path / "state")) as log:
+        log.append(entries([released(1, error="x" * 400_000)]))
+        ballast = fill(small_disk)
+        with pytest.raises(StateError, match=r"cannot be written: .*disk is full") as refused:
+            backup(tmp_path / "state", target)
+
+        assert refused.value.path == str(target)
+        assert [path.name for path in small_disk.iterdir()] == ["ballast"]
+        ballast.unlink()
+        assert backup(tmp_path / "state", target) == target.stat().st_size

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import resource
 import sqlite3
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from log.making import database, entries, released, some
 from moorage.core.events import Entry
 from moorage.errors import LogUnavailableError
+from moorage.log.backup import backup
 from moorage.log.sqlite import SqliteLog
 from moorage.protocols import Snapshot
 
@@ -111,6 +113,62 @@ def test_an_append_whose_commit_was_reported_failed_may_be_repeated(log: SqliteL
     assert [entry.seq for entry in log.read()] == [1, 2, 3]
 
 
+def in_the_database_itself(log: SqliteLog) -> list[int]:
+    """Return which rows are there without what the -wal holds."""
+    with closing(sqlite3.connect(f"file:{log.path}?immutable=1", uri=True)) as plain:
+        return [seq for (seq,) in plain.execute("SELECT seq FROM events ORDER BY seq")]
+
+
+def test_what_a_failed_sync_left_is_durable_before_it_is_reported_so(log: SqliteLog) -> None:
+    """What the kernel could not sync it takes for synced: only what is written anew is not lost."""
+    log.append(some(1))
+    head = log._head
+    log.append(some(2, after=1))
+    log._head, log._unsure = head, True
+    log.append(some(2, after=1))
+
+    assert in_the_database_itself(log) == [1, 2, 3]
+
+
+def test_what_a_failed_sync_left_is_not_reported_durable_while_a_reader_holds_it_up(
+    state: Path,
+) -> None:
+    with closing(SqliteLog.open(state, busy_timeout_s=0.05)) as log:
+        log.append(some(1))
+        head = log._head
+        with closing(sqlite3.connect(log.path, isolation_level=None)) as foreign:
+            foreign.execute("BEGIN")
+            foreign.execute("SELECT count(*) FROM events").fetchone()
+            log.append(some(2, after=1))
+            log._head, log._unsure = head, True
+            for _ in range(2):
+                with pytest.raises(LogUnavailableError, match="others who read it hold up"):
+                    log.append(some(2, after=1))
+                assert log.head == 1
+            foreign.execute("ROLLBACK")
+        log.append(some(2, after=1))
+
+        assert log.head == 3
+        assert in_the_database_itself(log) == [1, 2, 3]
+
+
+def test_what_a_failed_sync_left_is_not_reported_durable_while_the_disk_fails(
+    log: SqliteLog,
+) -> None:
+    log.append(some(1))
+    head = log._head
+    log.append(large(1))
+    log._head, log._unsure = head, True
+    with no_file_may_grow_beyond(Path(log.path).stat().st_size):
+        for _ in range(2):
+            with pytest.raises(LogUnavailableError, match="IOERR"):
+                log.append(large(1))
+        assert log.head == 1
+    log.append(large(1))
+
+    assert in_the_database_itself(log) == [1, 2]
+
+
 def test_other_entries_after_such_a_commit_are_an_invariant_violation(log: SqliteLog) -> None:
     log.append(some(1))
     head = log._head
@@ -159,3 +217,19 @@ def test_a_log_that_cannot_checkpoint_closes_and_keeps_its_wal(
 
     assert seqs == list(range(1, 201))
     assert "no checkpoint" in caplog.text
+
+
+def test_a_backup_of_a_log_that_cannot_be_read_names_the_log(
+    log: SqliteLog, tmp_path: Path
+) -> None:
+    log.append(some(1))
+    log.append(some(1, after=1))
+    wal = Path(log.path + "-wal")
+    whole = wal.read_bytes()
+    os.truncate(wal, len(whole) - 4096)  # in the last page that the copy comes to read
+    with pytest.raises(LogUnavailableError, match="IOERR_SHORT_READ") as refused:
+        backup(Path(log.path), tmp_path / "copy.db")
+
+    wal.write_bytes(whole)
+    assert refused.value.path == log.path
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]

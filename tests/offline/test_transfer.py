@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +23,7 @@ from moorage import ModelService
 from moorage.core.events import Entry, PortBlocked
 from moorage.errors import StateError
 from moorage.log import transfer
+from moorage.log.backup import backup
 from moorage.log.reader import LogReader
 from moorage.log.transfer import imported
 from offline.acting import Acting
@@ -230,3 +242,170 @@ def test_a_backup_writes_over_nothing(tmp_path: Path, state: Path, export: str, 
     assert (answer.status, answer.err.count("\n")) == (2, 1)
     assert target.read_text() == "kept"
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["copy.db"]
+
+
+Make = Callable[[Path], object]
+WAIT_S = 30.0
+
+
+@pytest.fixture(params=["backup", "import"])
+def make(request: pytest.FixtureRequest, state: Path, export: str) -> Make:
+    """Make a database with that path, of a log."""
+    if request.param == "backup":
+        return lambda target: backup(state, target)
+    return lambda target: imported(iter(export.splitlines()), "the export", target.parent)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where a database is to come, in a folder of its own."""
+    (tmp_path / "place").mkdir(mode=0o700)
+    return tmp_path / "place" / "moorage.db"
+
+
+def test_the_file_and_then_its_name_are_on_the_disk_before_success_is_told(
+    make: Make, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        of = "folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file"
+        synced.append((of, place.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    make(place)
+
+    assert synced == [("file", False), ("folder", True)]
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
+
+
+def test_a_new_state_folder_is_on_the_disk_before_success_is_told(
+    tmp_path: Path, export: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    imported(iter(export.splitlines()), "the export", tmp_path / "new" / "back")
+
+    folders = (tmp_path, tmp_path / "new", tmp_path / "new" / "back")
+    assert {path.stat().st_ino for path in folders} <= set(synced)
+
+
+@pytest.mark.parametrize("broken", [stat.S_ISREG, stat.S_ISDIR])
+def test_what_cannot_be_synced_is_not_kept(
+    make: Make, place: Path, monkeypatch: pytest.MonkeyPatch, broken: Callable[[int], bool]
+) -> None:
+    fsync = os.fsync
+
+    def failing(descriptor: int) -> None:
+        if broken(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "input/output error")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(StateError, match="cannot be written: input/output error"):
+        make(place)
+
+    assert list(place.parent.iterdir()) == []
+
+
+def test_what_came_meanwhile_is_not_replaced(
+    make: Make, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def overtaken(descriptor: int) -> None:
+        fsync(descriptor)
+        place.write_text("kept")
+
+    monkeypatch.setattr(os, "fsync", overtaken)
+    with pytest.raises(StateError, match="File exists"):
+        make(place)
+
+    assert place.read_text() == "kept"
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from moorage.log.backup import backup
+os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+backup(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_a_backup_that_was_killed_keeps_nobody_from_trying_again(
+    state: Path, export: str, place: Path
+) -> None:
+    command = [sys.executable, "-c", KILLED, str(state), str(place)]
+    assert subprocess.run(command, check=False, timeout=WAIT_S).returncode == -signal.SIGKILL
+    assert not place.exists()
+
+    backup(state, place)
+
+    assert rows(place) == rows(state)
+
+
+def test_a_backup_is_whole_whoever_begins_another_to_the_same_path_meanwhile(
+    state: Path, export: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, fsync = sqlite3.connect, os.fsync
+    begun, go_on = threading.Event(), threading.Event()
+    refused: list[StateError] = []
+
+    def second() -> None:
+        try:
+            backup(state, place)
+        except StateError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=second)
+
+    def connect_slowly(database: Any, **options: Any) -> sqlite3.Connection:
+        if threading.current_thread() is thread and isinstance(database, Path):
+            begun.set()
+            go_on.wait(WAIT_S)
+        return connect(database, **options)
+
+    def begin_the_second(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        thread.start()
+        assert begun.wait(WAIT_S)
+        fsync(descriptor)
+
+    monkeypatch.setattr(sqlite3, "connect", connect_slowly)
+    monkeypatch.setattr(os, "fsync", begin_the_second)
+    with ExitStack() as ending:
+        ending.callback(thread.join, WAIT_S)
+        ending.callback(go_on.set)
+        backup(state, place)
+
+    assert len(refused) == 1
+    assert rows(place) == rows(state)
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
+
+
+def test_of_two_imports_at_once_into_one_folder_one_is_refused(
+    state: Path, export: str, place: Path
+) -> None:
+    lines = export.splitlines()
+
+    def overtaken() -> Iterator[str]:
+        yield from lines[:-1]
+        imported(iter(lines), "the other", place.parent)
+        yield lines[-1]
+
+    with pytest.raises(StateError, match="File exists"):
+        imported(overtaken(), "the export", place.parent)
+
+    assert rows(place) == rows(state)
+    assert [path.name for path in place.parent.iterdir()] == [place.name]

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -110,6 +113,49 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def whole_file(target: Path) -> Generator[Path]:
+    """Make a database of mode 0600 that appears at its path when it is whole and on the disk.
+
+    Yields where to write it until then: a new file beside the target that nobody else writes to.
+    Raises StateError when the target cannot be written, or is there by then: nothing is replaced.
+    Whatever is raised, nothing is left; what a SIGKILL leaves is in nobody's way.
+    """
+    part = _begin(target)
+    try:
+        yield part
+        _keep(part, target)
+    finally:
+        for path in (part, *companions(part)):
+            path.unlink(missing_ok=True)
+
+
+def _begin(target: Path) -> Path:
+    try:
+        descriptor, part = tempfile.mkstemp(".part", f".{target.name}.", target.parent)
+        os.close(descriptor)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    return Path(part)
+
+
+def _keep(part: Path, target: Path) -> None:
+    try:
+        sync(part)
+        os.link(part, target)  # unlike rename, never replaces what came meanwhile
+        try:
+            sync(target.parent)
+        except OSError:
+            target.unlink()
+            raise
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
+def _unwritable(target: Path, error: OSError) -> StateError:
+    return StateError(str(target), f"cannot be written: {error.strerror}")
 
 
 def check_owner(path: Path) -> None:

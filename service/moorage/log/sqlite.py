@@ -282,16 +282,20 @@ class SqliteLog:
     def _settle(self, head: Head) -> bool:
         """After a failed append, find out what it left; True when it had written up to `head`.
 
-        A commit whose sync failed may be whole on the disk. The caller then appends the same
-        entries again, and they are there already.
+        A commit whose sync failed may be whole. The caller then appends the same entries again,
+        and they are there already, but perhaps only in memory: the kernel takes for synced what
+        it once failed to. So they are written once more, into the database itself.
         """
         if not self._unsure:
             return False
         found = self._last()
         if found not in (self._head, head):
             raise RuntimeError(f"{self.path}: the head is {found.seq}, not {self._head.seq}")
+        written = found == head != self._head
+        if written:
+            self._writer.write_through()
         self._unsure = False
-        return found == head != self._head
+        return written
 
     def _write(self, rows: list[Row], snapshot: Snapshot | None) -> None:
         database = self._writer.database()

@@ -6,7 +6,6 @@ the last line says how many there are, so that a cut file is known for one.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from moorage.core import chain
 from moorage.core.shape import flaw
 from moorage.errors import CorruptLogError, StateError
 from moorage.log import engine, faults, revisions
-from moorage.log.files import StateFiles, companions, make_folder, remove_folders
+from moorage.log.files import StateFiles, companions, make_folder, remove_folders, sync, whole_file
 from moorage.log.head import Head
 from moorage.log.reader import LogReader
 from moorage.log.rows import Row, to_entry, to_json, to_object
@@ -81,20 +80,18 @@ def imported(lines: Iterable[str], source: str, state: Path) -> int:
     folder = state.expanduser().absolute()
     made = make_folder(folder)
     files = StateFiles(folder)
-    part = files.database.with_name(f"{files.database.name}.import")
     try:
         _check_empty(files)
-        count = _write(part, _Lines(lines, source))
-        _keep(part, files.database)
+        for each in made:
+            sync(each.parent)
+        with whole_file(files.database) as part:
+            return _write(part, _Lines(lines, source))
     except (sqlite3.Error, DBAPIError) as error:
-        raise faults.on_open(part, error) from error
+        raise faults.on_open(files.database, error) from error
     except OSError as error:
         raise StateError(str(folder), f"cannot be written: {error.strerror}") from error
     finally:
-        for path in (part, *companions(part)):
-            path.unlink(missing_ok=True)
         remove_folders(made)  # keeps what is not empty
-    return count
 
 
 def _check_empty(files: StateFiles) -> None:
@@ -104,7 +101,6 @@ def _check_empty(files: StateFiles) -> None:
 
 
 def _write(part: Path, lines: _Lines) -> int:
-    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     connection = engine.connect_writer(part, mode="rw", busy_timeout_s=0.0)
     try:
         revisions.upgrade(connection, log_id=lines.log_id)
@@ -116,16 +112,6 @@ def _write(part: Path, lines: _Lines) -> int:
     finally:
         engine.disconnect(connection)
     return lines.count
-
-
-def _keep(part: Path, database: Path) -> None:
-    for path in (part, database.parent):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    os.link(part, database)  # unlike rename, never replaces what came meanwhile
 
 
 class _Lines:

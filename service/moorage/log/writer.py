@@ -89,6 +89,19 @@ class Writer:
         except (sqlite3.Error, DBAPIError) as error:
             _logger.warning("%s: the -wal stays, no checkpoint: %s", self._path, error)
 
+    def write_through(self) -> None:
+        """Bring all of the -wal into the database, and that to the disk.
+
+        Raises the driver's error, and LogUnavailableError while others read an older state.
+        """
+        busy = self.execute("PRAGMA wal_checkpoint(FULL)")[0][0]
+        if busy:
+            raise LogUnavailableError(
+                str(self._path),
+                "the last append may not be on the disk, and others who read it hold up writing "
+                "it again; end their queries (`moorage sql`, Datasette, sqlite3)",
+            )
+
     def make_plain(self) -> None:
         """Turn the database into one whole file that nobody has open, and give it up.
 
