@@ -86,20 +86,43 @@ def test_a_subscriber_that_wants_to_exit_does_not_silence_the_others() -> None:
     assert heard == [entry(1), entry(2)]
 
 
-def test_what_was_skipped_last_is_said_before_the_end() -> None:
+def test_what_was_skipped_last_is_said_though_nothing_follows() -> None:
     feed = Feed()
-    go = threading.Event()
+    go, told = threading.Event(), threading.Event()
     heard: list[object] = []
 
     def slow(item: object) -> None:
         go.wait(WAIT_S)
         heard.append(item)
+        if isinstance(item, Skipped):
+            told.set()
 
     feed.subscribe(slow)
     feed.publish([entry(seq) for seq in range(1, MAX_PENDING + 1)])
     feed.publish([entry(MAX_PENDING + 1)])
+    feed.publish([entry(MAX_PENDING + 2)])
     go.set()
+
+    assert told.wait(WAIT_S)
+    assert heard[-1] == Skipped(MAX_PENDING + 1, MAX_PENDING + 2)
+    assert len(heard) == MAX_PENDING + 1
     feed.close(WAIT_S)
 
-    assert heard[-1] == Skipped(MAX_PENDING + 1, MAX_PENDING + 1)
-    assert len(heard) == MAX_PENDING + 1
+
+def test_who_is_interrupted_at_the_first_subscription_leaves_it_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    feed = Feed()
+    heard: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            feed.subscribe(heard.append)
+    feed.subscribe(heard.append)
+    feed.publish([entry(1)])
+    feed.close(WAIT_S)
+
+    assert heard == [entry(1)]

@@ -355,11 +355,16 @@ def start(state: Path, limits: Limits, parts: Parts, *, wait_s: float, open_s: f
     """Open the log, start the actors and record the opening; on any error undo all of it."""
     log = parts.log or SqliteLog.open(state, wait_s=wait_s)
     try:
-        key = _secret_key(state)
-    except BaseException:
+        runtime = Runtime(state, limits, parts, log, _secret_key(state))
+    except BaseException as error:
         log.close()
+        if isinstance(error, RuntimeError):  # which is what `Thread.start` has for it
+            problem = (
+                f"no thread can be started for its service ({error}); end some processes, or raise "
+                "their limit (`ulimit -u`)"
+            )
+            raise StateError(str(state), problem) from error
         raise
-    runtime = Runtime(state, limits, parts, log, key)
     try:
         runtime.open(limits, open_s)
     except BaseException:

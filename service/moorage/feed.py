@@ -25,6 +25,14 @@ class Skipped:
     last: int
 
 
+@dataclass(slots=True)
+class _Gap:
+    """What will be told as `Skipped`."""
+
+    first: int
+    last: int
+
+
 Callback = Callable[[Entry | Skipped], None]
 
 
@@ -55,26 +63,24 @@ class Feed:
     """One dispatcher thread, started with the first subscription."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[Entry, ...] | Skipped | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Entry, ...] | _Gap | None] = SimpleQueue()
         # Without a lock: each use is one step, and an interrupt would leave a lock locked.
         self._subscriptions: dict[Subscription, None] = {}
         self._to_start = [threading.Thread(target=self._serve, name="moorage-feed", daemon=True)]
         self._thread = self._to_start[0]
         self._pending = 0
         self._delivered = 0
-        self._skipped: Skipped | None = None
+        self._gap: _Gap | None = None
+        self._gap_lock = threading.Lock()  # between the registry's thread and ours alone
 
     def publish(self, entries: Sequence[Entry]) -> None:
         """Hand entries over; never blocks. Called by the registry's thread."""
         if not self._subscriptions:
             return
         if self._pending - self._delivered + len(entries) > MAX_PENDING:
-            first = self._skipped.first if self._skipped else entries[0].seq
-            self._skipped = Skipped(first, entries[-1].seq)
+            self._skip(entries[0].seq, entries[-1].seq)
             return
-        if self._skipped is not None:
-            self._queue.put(self._skipped)
-            self._skipped = None
+        self._gap = None  # whatever is skipped later comes after these
         self._pending += len(entries)
         self._queue.put(tuple(entries))
 
@@ -85,10 +91,9 @@ class Feed:
         with contextlib.suppress(IndexError):  # several may come first at once
             thread = self._to_start.pop()
             try:
-                thread.start()
-            except (
-                RuntimeError
-            ):  # the system has no thread just now: whoever comes next tries again
+                if not thread.is_alive():
+                    thread.start()
+            except BaseException:  # no thread is to be had, or an interrupt: the next one tries
                 self._to_start.append(thread)
                 subscription.close()
                 raise
@@ -99,8 +104,6 @@ class Feed:
 
         Called when nothing is published any more.
         """
-        if self._skipped is not None:
-            self._queue.put(self._skipped)
         self._queue.put(None)
         if self._thread.is_alive() and not self.is_dispatching():
             self._thread.join(timeout_s)
@@ -112,10 +115,25 @@ class Feed:
     def _drop(self, gone: Subscription) -> None:
         self._subscriptions.pop(gone, None)
 
+    def _skip(self, first: int, last: int) -> None:
+        """Tell of what is skipped in its place; a gap that nobody was told of yet gets wider."""
+        with self._gap_lock:
+            if self._gap is None:
+                self._gap = _Gap(first, last)
+                self._queue.put(self._gap)
+            else:
+                self._gap.last = last
+
+    def _told(self, gap: _Gap) -> Skipped:
+        with self._gap_lock:
+            if self._gap is gap:
+                self._gap = None
+            return Skipped(gap.first, gap.last)
+
     def _serve(self) -> None:
         while (item := self._queue.get()) is not None:
-            batch = (item,) if isinstance(item, Skipped) else item
+            batch = (self._told(item),) if isinstance(item, _Gap) else item
             for entry in batch:
                 for subscription in tuple(self._subscriptions):
                     subscription.deliver(entry)
-            self._delivered += 0 if isinstance(item, Skipped) else len(batch)
+            self._delivered += 0 if isinstance(item, _Gap) else len(batch)

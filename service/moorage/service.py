@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 from moorage import limits as check
 from moorage.actors import messages as msg
+from moorage.actors.apart import apart, leave, serve
 from moorage.actors.gate import JointLease, Lease, enter
 from moorage.actors.tickets import Ticket, wait
 from moorage.aio import AsyncFace, hear
@@ -100,7 +101,8 @@ class ModelService(AsyncFace):
         hub is reached. `parts` replaces parts of the outer world, see `moorage.testing`.
 
         Raises ConfigurationError, StateError (StateInUseError names the owner) or
-        LogUnavailableError; then nothing is left behind.
+        LogUnavailableError; then nothing is left behind. Interrupted, what it opens is closed
+        again, servers are kept.
         """
         refuse_unsupported()
         bounds = Limits(
@@ -110,7 +112,6 @@ class ModelService(AsyncFace):
             min_residency_s=check.seconds("min_residency_s", min_residency_s),
             max_waiting=check.whole("max_waiting", max_waiting, low=1, high=1_000_000),
         )
-        check.seconds("wait_s", wait_s)
         if on_close not in ("stop", "keep"):
             raise ConfigurationError("on_close", f"must be 'stop' or 'keep', not {on_close!r}")
         if hub is not None and not isinstance(hub, HubAccess):
@@ -121,15 +122,27 @@ class ModelService(AsyncFace):
         whole = None if models is None else listed(models)
         check_specs(whole or (), backends)
         folder = check.path("state", state).absolute()
-        runtime = start(
-            folder,
-            bounds,
-            replace(parts, backends=backends, fetcher=fetcher),
-            wait_s=wait_s,
-            open_s=OPEN_S,
+        parts = replace(parts, backends=backends, fetcher=fetcher)
+        begin = functools.partial(
+            start, folder, bounds, parts, wait_s=check.seconds("wait_s", wait_s), open_s=OPEN_S
         )
-        service = cls(runtime, folder, on_close)
-        service._take_up(whole)
+        return apart("open", lambda: cls._begun(begin, folder, on_close, whole), _close_unwanted)
+
+    @classmethod
+    def _begun(
+        cls,
+        begin: Callable[[], Runtime],
+        folder: Path,
+        on_close: str,
+        models: Sequence[ModelSpec] | None,
+    ) -> Self:
+        runtime = begin()
+        try:
+            service = cls(runtime, folder, on_close)
+        except BaseException:
+            runtime.end()
+            raise
+        service._take_up(models)
         return service
 
     def _take_up(self, models: Sequence[ModelSpec] | None) -> None:
@@ -267,7 +280,8 @@ class ModelService(AsyncFace):
 
         Waits `drain_s` for leases, then they are lost. May be called twice, from any thread and
         from a callback. Raises CloseIncompleteError naming what could not be stopped; the
-        threads have ended then, too, but for those that are still about to stop it.
+        threads have ended then, too, but for those that are still about to stop it. Interrupted,
+        it goes on by itself; whoever calls it again waits for that.
         """
         told = self._told_what_is_left
         mine: Ticket[None] = Ticket("close")
@@ -311,11 +325,14 @@ class ModelService(AsyncFace):
         )
 
     def _end(self, threads_s: float) -> None:
-        self._runtime.end(threads_s)
+        if self._runtime.feed.is_dispatching():  # by a callback, whose thread is to end, too
+            self._runtime.end(threads_s)
+        else:
+            self._runtime.threads.apart("end", lambda: self._runtime.end(threads_s))
         atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
-        """The host forgot to close: do it now. Needs no new thread.
+        """The host forgot to close: do it now.
 
         No lease is waited for: whoever holds one ends with the interpreter.
         """
@@ -340,21 +357,14 @@ class ModelService(AsyncFace):
         ticket: Ticket[Self] = Ticket("open")
 
         def work() -> None:
-            try:
-                service = cls.open(state, **options)
-            except BaseException as error:  # noqa: BLE001  raised to the caller, if there is one
-                ticket.fail(error)
-                return
-            if not ticket.grant(service):
-                service.close("keep", drain_s=0)
+            serve(ticket, lambda: cls.open(state, **options), _close_unwanted)
 
         heard = hear(ticket)
         threading.Thread(target=work, name="moorage-open", daemon=True).start()
         try:
             await heard
         except BaseException:
-            if not ticket.abandon():
-                ticket.when_answered(lambda: _close_unwanted(ticket))
+            leave(ticket, _close_elsewhere)
             raise
         return ticket.result()
 
@@ -381,12 +391,13 @@ class ModelService(AsyncFace):
             await self.aclose()
 
 
-def _close_unwanted(ticket: Ticket[Any]) -> None:
-    """Nobody waits any more for the service that was opened: close it, off the loop's thread."""
-    try:
-        service: ModelService = ticket.result()
-    except Exception:  # noqa: BLE001  it was not opened, and nobody waits to hear that either
-        return
+def _close_unwanted(service: ModelService) -> None:
+    """Nobody waits any more for the service that was opened."""
+    service.close("keep", drain_s=0)
+
+
+def _close_elsewhere(service: ModelService) -> None:
+    """The same off the loop's thread."""
     threading.Thread(
-        target=lambda: service.close("keep", drain_s=0), name="moorage-close", daemon=True
+        target=_close_unwanted, args=(service,), name="moorage-close", daemon=True
     ).start()

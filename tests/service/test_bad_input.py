@@ -524,3 +524,37 @@ def test_the_state_folder_is_for_its_owner_only(
 
     assert folder.stat().st_mode & 0o077 == 0
     assert psutil.Process(service.model("m").pid).is_running()
+
+
+@pytest.mark.parametrize("name", ["exits", "housekeeper", "alarm", "idle"])
+def test_a_system_that_starts_no_more_threads_is_told_as_such(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == f"moorage-{name}":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StateError, match="no thread can be started"):
+            ModelService.open(folder, ports=ports())
+
+    ModelService.open(folder, ports=ports()).close()
+
+
+def test_where_no_thread_is_to_be_had_for_the_opening_itself_it_is_done_without(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name in ("moorage-open", "moorage-end"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    ModelService.open(folder, ports=ports()).close()

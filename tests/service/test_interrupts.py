@@ -16,14 +16,17 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+import moorage
 from moorage import Lease, ModelService, ModelSpec, WaitTimeoutError
+from moorage.protocols import Alarm
 from moorage.testing import fake_parts
-from support.services import LIMIT_S, Outcome, server, settle, state_of
+from support.services import LIMIT_S, Outcome, ports, server, settle, state_of
 
 OURS = {__file__, contextlib.__file__}
 MANY = 1_000_000
@@ -34,12 +37,14 @@ TURNS = 600
 class Interrupt:
     """Raises KeyboardInterrupt before the instruction of this number.
 
-    Raising ends the tracing, so a second one comes `again` calls or returns later.
+    Raising ends the tracing, so a second one comes `again` calls or returns later. With `within`
+    only instructions of files in that folder count.
     """
 
-    def __init__(self, at: int, again: int | None = None) -> None:
+    def __init__(self, at: int, again: int | None = None, within: str = "") -> None:
         self._left = at
         self._again = again
+        self._within = within
         self.struck = 0
 
     def __enter__(self) -> Interrupt:
@@ -53,7 +58,7 @@ class Interrupt:
 
     def _trace(self, frame: FrameType, event: str, _arg: Any) -> Any:
         if event == "call":
-            if self._ours(frame):
+            if self._ours(frame) or not frame.f_code.co_filename.startswith(self._within):
                 return None
             frame.f_trace_opcodes = True
             frame.f_trace_lines = False
@@ -84,9 +89,11 @@ class Interrupt:
         return code.co_filename in OURS and code.co_name != "work"
 
 
-def interrupted(work: Callable[[], object], at: int, again: int | None = None) -> int:
+def interrupted(
+    work: Callable[[], object], at: int, again: int | None = None, within: str = ""
+) -> int:
     """Do the work and strike; return how often that came to pass."""
-    with Interrupt(at, again) as interrupt, contextlib.suppress(KeyboardInterrupt):
+    with Interrupt(at, again, within) as interrupt, contextlib.suppress(KeyboardInterrupt):
         work()
     return interrupt.struck
 
@@ -222,6 +229,37 @@ def test_an_interrupt_at_any_instruction_of_other_calls_leaves_a_service_that_wo
 
     assert at > 100
     assert fake.start("m").state == "ready"
+
+
+PACKAGE = str(Path(moorage.__file__).parent)
+
+
+def test_an_interrupt_at_any_instruction_of_a_close_leaves_it_to_the_next_one(
+    folder: Path,
+) -> None:
+    for at in itertools.count(random.randrange(5), 5):  # each costs an open, too
+        service = ModelService.open(folder, ports=ports(), parts=fake_parts())
+        struck = interrupted(lambda: service.close(drain_s=0), at, within=PACKAGE)  # noqa: B023
+        Outcome(service.close).get()
+        if not struck:
+            break
+
+    assert at > 100
+
+
+def test_an_interrupted_open_is_undone(folder: Path) -> None:
+    parts = fake_parts()
+    new_alarm = parts.new_alarm
+
+    def struck_meanwhile(wake: Callable[[], None]) -> Alarm:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        return new_alarm(wake)
+
+    parts.new_alarm = struck_meanwhile
+    with pytest.raises(KeyboardInterrupt):
+        ModelService.open(folder, ports=ports(), parts=parts)
+
+    ModelService.open(folder, ports=ports(), parts=fake_parts()).close()
 
 
 def test_a_storm_of_real_signals_leaks_and_hangs_nothing(

@@ -374,6 +374,9 @@ class SimThreads(Threads):
         self._tasks = [task for task in self._tasks if not task.over]
         self._tasks.append(self._scheduler.spawn(name, work, self._process))
 
+    def apart(self, name: str, work: Work) -> None:
+        work()  # nothing interrupts a task
+
     def queue(self) -> Any:
         return SimQueue(self._scheduler)
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
+from moorage.actors.apart import apart
+
 _log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
@@ -63,6 +65,10 @@ class Threads:
         except IndexError:
             thread = _Thread(self._park, self._alive)
         thread.inbox.put((f"moorage-{name}", work))
+
+    def apart(self, name: str, work: Work) -> None:
+        """Do this where no interrupt of the caller reaches it, and wait for it; see `apart`."""
+        apart(name, work)
 
     def queue(self) -> Queue:
         """Return a queue that signal handlers and finalisers may put to.

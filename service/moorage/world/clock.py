@@ -21,12 +21,18 @@ class SystemClock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last_us = 0
+        self._asked_ns = 0
 
     def now(self) -> str:
-        """Return UTC text to the microsecond; stands still while the wall clock is set back."""
-        now_us = time.time_ns() // 1000
+        """Return UTC text to the microsecond.
+
+        After the wall clock was set back it goes at half the pace until that has caught up: it
+        never goes back, and never stands still for those who wait.
+        """
         with self._lock:
-            self._last_us = now_us = max(now_us, self._last_us)
+            asked_ns, self._asked_ns = self._asked_ns, time.monotonic_ns()
+            slow_us = self._last_us + (self._asked_ns - asked_ns) // 2000
+            self._last_us = now_us = max(time.time_ns() // 1000, slow_us)
         moment = _EPOCH + timedelta(microseconds=now_us)
         return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -39,7 +45,8 @@ class ThreadAlarm:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._at: float | None = None
         self._sleeps_until: float | None = None
         self._closed = False
@@ -56,7 +63,7 @@ class ThreadAlarm:
 
     def close(self) -> None:
         """End the thread. Idempotent; fine from `wake` itself."""
-        with self._changed:
+        with self._lock:  # itself: an interrupt inside of the condition's would leave it locked
             self._closed = True
             self._changed.notify()
         if self._thread is not threading.current_thread():

@@ -30,7 +30,8 @@ class Housekeeper:
         self._max_log_bytes = max_log_bytes
         self._keep_logs = keep_logs
         self._every_s = every_s
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._runs: dict[str, Kept] = {}
         self._unpruned: dict[tuple[Path, str], Kept] = {}
         self._closed = False
@@ -62,7 +63,7 @@ class Housekeeper:
 
     def close(self) -> None:
         """End the thread. Idempotent."""
-        with self._changed:
+        with self._lock:  # itself: an interrupt inside of the condition's would leave it locked
             self._closed = True
             self._changed.notify()
         if self._thread is not threading.current_thread():

@@ -1,0 +1,68 @@
+"""Work that an interrupt must not cut in two: Ctrl-C reaches the main thread alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Final, TypeVar
+
+from moorage.actors.tickets import FOR_EVER, Ticket
+
+T = TypeVar("T")
+
+_UNDONE_S: Final = 1.0
+"""An interrupt waits so long for what it interrupted to be undone; that goes on without it."""
+
+
+def apart(name: str, work: Callable[[], T], undo: Callable[[T], object] = lambda _: None) -> T:
+    """Return what `work` returns, or raise what it raises, done in a thread of its own.
+
+    An interrupt ends only the wait for it. What comes of it then is given to `undo`.
+    """
+    ticket: Ticket[T] = Ticket(name)
+    served: SimpleQueue[None] = SimpleQueue()
+
+    def run() -> None:
+        serve(ticket, work, undo)
+        served.put(None)
+
+    thread = threading.Thread(target=run, name=f"moorage-{name}", daemon=True)
+    try:
+        thread.start()
+        ticket.wait(FOR_EVER)
+        thread.join()
+    except RuntimeError:  # there is no thread to be had, or the interpreter ends
+        return work()
+    except BaseException:
+        leave(ticket, undo)
+        with suppress(Empty):
+            served.get(timeout=_UNDONE_S)
+        raise
+    return ticket.result()
+
+
+def serve(ticket: Ticket[T], work: Callable[[], T], undo: Callable[[T], object]) -> None:
+    """Answer with what comes of it; when nobody waits any more, undo it."""
+    try:
+        value = work()
+    except BaseException as error:  # noqa: BLE001  raised to the caller, if there is one
+        ticket.fail(error)
+        return
+    if not ticket.grant(value):
+        undo(value)
+
+
+def leave(ticket: Ticket[T], undo: Callable[[T], object]) -> None:
+    """Wait no more. What was answered already, or will be at any moment, is undone."""
+    if not ticket.abandon():
+        ticket.when_answered(lambda: _undo_answer(ticket, undo))
+
+
+def _undo_answer(ticket: Ticket[T], undo: Callable[[T], object]) -> None:
+    try:
+        value = ticket.result()
+    except Exception:  # noqa: BLE001  it came to nothing, and nobody waits to hear that either
+        return
+    undo(value)
