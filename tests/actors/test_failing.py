@@ -8,9 +8,11 @@ import pytest
 from actors.bench import Bench, spec
 from actors.conftest import Open
 from moorage import (
+    LoadCancelledError,
     LoadError,
     ModelHeldError,
     ModelUnavailableError,
+    NoRoomError,
     ServiceFailedError,
     StopFailedError,
     UnknownModelError,
@@ -95,8 +97,8 @@ def test_what_is_always_to_run_comes_back_by_itself_after_its_backoff(bench: Ope
     assert b.state("a") == "ready"
 
 
-def _queued_restart(b: Bench) -> None:
-    """Let `a` wait for its restart while `b` has the only room."""
+def _restart_to_come(b: Bench) -> None:
+    """Let `a` be restarted in a second, and `b` have the only room."""
     b.define("a", restart="always")
     b.define("b", "c")
     b.service.start("a")
@@ -105,6 +107,11 @@ def _queued_restart(b: Bench) -> None:
     b.processes.server("a").exit(1)
     b.until_state("a", "backoff")
     b.service.lease("b").release()
+
+
+def _queued_restart(b: Bench) -> None:
+    """Let `a` wait for its restart while `b` has the only room."""
+    _restart_to_come(b)
     b.advance_until(lambda: b.state("a") == "queued", 2.0)
 
 
@@ -143,6 +150,51 @@ def test_a_restart_goes_on_waiting_when_a_request_that_joined_it_leaves(bench: O
     b.until_state("a", "ready")
 
     assert still == "queued"
+
+
+@pytest.mark.parametrize("pinned", ["before it is due", "while it waits"])
+def test_a_restart_waits_for_room_that_a_pin_holds_until_the_pin_is_gone(
+    bench: Open, pinned: str
+) -> None:
+    b = bench(max_loaded=1)
+    _restart_to_come(b)
+    if pinned == "while it waits":
+        b.advance(2)
+    b.service.pin("b")
+    b.advance(5)
+    still = b.state("a")
+    b.service.unpin("b")
+    b.service.stop("b")
+    b.until_state("a", "ready")
+
+    assert still == "queued"
+    assert not b.events(ev.RunAbandoned)
+
+
+def test_a_restart_waits_for_a_port_to_be_free(bench: Open) -> None:
+    b = bench(ports=range(18000, 18001))
+    _restart_to_come(b)
+    b.advance(2)
+    still = b.state("a")
+    b.service.stop("b")
+    b.until_state("a", "ready")
+
+    assert still == "queued"
+    assert not b.events(ev.RunAbandoned)
+
+
+def test_a_restart_goes_on_waiting_when_a_request_that_joined_it_is_refused(bench: Open) -> None:
+    b = bench(max_loaded=1)
+    _queued_restart(b)
+    b.service.pin("b")
+    with pytest.raises(NoRoomError):
+        b.service.lease("a")
+    b.until_state("a", "queued")
+    b.service.unpin("b")
+    b.service.stop("b")
+    b.until_state("a", "ready")
+
+    assert [e.requested_by for e in b.events(ev.RunQueued, model="a")][-2:] == ["restart"] * 2
 
 
 def test_what_is_always_to_run_waits_until_it_is_defined_where_its_secrets_are_not_known(
@@ -347,6 +399,33 @@ def test_a_lost_port_race_is_tried_three_times_outside_the_crash_budget(bench: O
     assert b.service.model("a").attempts == 0
 
 
+@pytest.mark.parametrize("owner_check", [True, False])
+def test_whose_listener_is_not_looked_at_has_no_stranger_on_its_port(
+    bench: Open, owner_check: bool
+) -> None:
+    b = bench()
+    b.define("a", owner_check=owner_check)
+    (port,) = b.service.start("a").ports
+    b.ports.occupy(port, command="docker-proxy")
+
+    assert set(b.service._runtime.look().strangers) == ({port} if owner_check else set())
+
+
+def test_whose_listener_is_not_looked_at_did_not_lose_its_port_when_it_ends(bench: Open) -> None:
+    b = bench()
+    b.define("a", owner_check=False)
+    answers = b.ports.hold("a")
+    waiter = b.lease("a")
+    answers.wait_reached()
+    b.ports.occupy(b.events(ev.RunReserved)[0].port, command="docker-proxy")
+    b.processes.server("a").exit(7)
+    error = b.error(waiter)
+    answers.release()
+
+    assert isinstance(error, LoadError)
+    assert (error.stage, error.code) == ("load", 7)
+
+
 def test_who_waits_for_a_run_that_lost_its_port_hears_that_the_one_another_began_failed(
     bench: Open,
 ) -> None:
@@ -377,6 +456,26 @@ def test_every_request_has_three_tries_of_its_own(bench: Open) -> None:
     assert len(b.events(ev.RunReserved)) == 9
     assert b.service.status().ports_free == 10
     assert b.state("a") == "stopped"
+
+
+def test_a_stop_before_the_spawn_takes_no_try_from_the_next_request(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.processes.will("a", Script(refuse="no executable"))
+    spawns = b.processes.hold_launch("a")
+    start = b.call(lambda: b.service.start("a"))
+    spawns.wait_reached()
+    stop = b.call(lambda: b.service.stop("a"))
+    b.until_state("a", "stopping")
+    spawns.release()
+    b.result(stop)
+    cancelled = b.error(start)
+    b.ports.will("a", Readiness("lost", "port is answered by nginx"))
+    with b.service.lease("a") as lease:
+        port = lease.port
+
+    assert isinstance(cancelled, LoadCancelledError)
+    assert port == 18002
 
 
 def test_a_server_that_exits_because_a_stranger_has_its_port_lost_the_race(bench: Open) -> None:

@@ -159,7 +159,117 @@ def test_a_removal_whose_caller_left_before_it_was_heard_does_not_happen(bench: 
     assert b.state("a") == "ready"
 
 
+def test_a_removal_given_up_leaves_the_stop_that_another_waits_for(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    runtime = b.service._runtime
+    with b.service.lease("a"):
+        stop = b.call(lambda: b.service.stop("a"))
+        b.until(lambda: b.service.model("a").reason == "operator")
+        removal: Ticket[None] = Ticket("remove")
+        runtime.ask(msg.Remove(removal, "a", force=False))
+        b.settle()
+        meanwhile = b.service.model("a").reason
+        leave(removal, runtime.left)
+        b.settle()
+        after = b.service.model("a")
+    b.result(stop)
+
+    assert meanwhile == "remove"
+    assert (after.state, after.reason) == ("draining", "operator")
+    assert b.state("a") == "stopped"
+
+
+def test_a_removal_goes_on_when_who_waits_for_the_stop_before_it_leaves(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    runtime = b.service._runtime
+    with b.service.lease("a"):
+        stop: Ticket[None] = Ticket("stop")
+        runtime.ask(msg.Stop(stop, "a", force=False, hold=False))
+        b.settle()
+        removal = b.call(lambda: b.service.remove("a"))
+        b.until(lambda: b.service.model("a").reason == "remove")
+        leave(stop, runtime.left)
+        b.settle()
+        after = b.service.model("a").reason
+    b.result(removal)
+
+    assert after == "remove"
+    assert b.service.status().models == ()
+
+
+# --- what was adopted ---
+
+
+def test_who_waits_for_an_adopted_run_has_it_as_it_answers_though_another_wants_its_room(
+    bench: Open,
+) -> None:
+    b = bench(max_loaded=1, on_close="keep")
+    b.define("a", "b")
+    b.service.start("a")
+    proof = b.ports.hold("a")
+    b.reopen()
+    first, other = b.lease("a"), b.lease("b")
+    proof.release()
+    b.until(lambda: first.done() or other.done())
+    overtaken = other.done()
+    with b.result(first) as lease:
+        run = lease.run
+    b.result(other).release()
+
+    assert not overtaken
+    assert run == 1
+
+
+def test_an_adopted_run_is_not_idle_while_it_is_still_to_answer(bench: Open) -> None:
+    b = bench(on_close="keep")
+    b.define("a", ttl_s=1.0)
+    b.service.start("a")
+    proof = b.ports.hold("a")
+    b.reopen()
+    waiting = b.lease("a", timeout_s=3600)
+    b.advance(5)
+    proof.release()
+    with b.result(waiting) as lease:
+        run = lease.run
+
+    assert run == 1
+    assert not b.events(ev.RunEvicting)
+
+
 # --- stops ---
+
+
+def test_the_exit_of_a_stop_that_took_long_is_waited_for_from_its_sweep_on(
+    bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = bench()
+    b.define("a")
+    told: list[Callable[[ExitStatus], None]] = []
+
+    def watch(_process: object, on_exit: Callable[[ExitStatus], None], **_: object) -> None:
+        told.append(on_exit)
+
+    def swept() -> bool:
+        b.settle()
+        return bool(b.events(ev.RunSwept))
+
+    monkeypatch.setattr(b.processes, "watch", watch)
+    b.service.start("a")
+    stops = b.processes.hold_stop("a")
+    stop = b.call(lambda: b.service.stop("a"))
+    stops.wait_reached()
+    b.advance(deadlines.EXIT_S + 1)
+    stops.release()
+    b.until(swept)
+    b.settle()
+    waits = b.state("a")
+    told[0](ExitStatus(code=7))
+    b.result(stop)
+
+    assert waits == "stopping"
+    assert [e.code for e in b.events(ev.RunExited)] == [7]
 
 
 def test_a_forced_stop_that_was_refused_does_not_hurry_a_later_one(bench: Open) -> None:

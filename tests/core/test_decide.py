@@ -264,6 +264,17 @@ def test_backoff_refuses_until_its_time_and_failed_until_reset() -> None:
     assert (failed.value.status, failed.value.retry_after_s) == ("failed", None)
 
 
+def test_a_clock_that_was_set_back_makes_no_backoff_longer_than_the_longest() -> None:
+    core = Core()
+    core.define("a", crash_budget=3)
+    for _ in range(2):
+        run = core.want("a", start=True)
+        core.decide(lambda d, r=run: decide.not_spawned(d, r, "launch", "no executable"))
+    core.now -= 3600
+
+    assert decide.wait_s(core.state.models["a"], core.at) == 60.0
+
+
 def test_a_failure_of_a_held_model_leaves_it_held() -> None:
     core = Core()
     core.define("a", crash_budget=2)

@@ -221,6 +221,52 @@ def test_one_that_may_evict_nobody_is_passed_and_comes_last() -> None:
     assert [core.stage(n) for n in "bc"] == ["queued", "reserved"]
 
 
+def test_one_that_nobody_asked_for_waits_for_pins_and_holds_nobody_up() -> None:
+    core = Core(max_loaded=2, memory_limit=100)
+    for name, memory in (("a", 60), ("b", 60), ("c", 30), ("d", 30)):
+        core.decide(lambda d, n=name, m=memory: decide.define(d, spec(n, memory=m), ""))
+    core.load("a")
+    core.decide(lambda d: decide.pin(d, "a", pinned=True))
+    unasked = core.want("b", immobile=frozenset({2}))
+    core.looks = {"immobile": frozenset({unasked})}
+    core.load("c")
+    core.want("d")
+    evicted = [(e.model, e.for_model) for e in core.told(ev.RunEvicting)]
+    still = core.stage("b")
+    core.looks = {}
+    [refused] = core.schedule().refused
+
+    assert evicted == [("c", "d")]
+    assert still == "queued"
+    assert refused.run == unasked  # asked for by now
+
+
+def test_one_that_nobody_asked_for_waits_for_ports_and_holds_nobody_up() -> None:
+    core = Core(ports=(18000, 18002), max_loaded=4)
+    core.decide(lambda d: decide.define(d, spec("big", ports=3), ""))
+    core.define("a", "b")
+
+    def blocked(port: int) -> ev.PortBlocked | None:
+        return ev.PortBlocked(port=port, pid=7, command="nginx") if port == 18002 else None
+
+    a = core.load("a")
+    core.looks = {"immobile": frozenset({2, 3}), "blocked": blocked}
+    core.want("big")
+    b = core.want("b")
+    waits = core.stage("big")
+    told = core.told(ev.PortBlocked)
+    core.decide(lambda d: decide.cancel(d, b, "operator"))
+    core.decide(lambda d: decide.stop(d, a, "operator", force=True, leases=0))
+    core.end(a)
+    core.looks = {"immobile": frozenset({2})}
+    core.schedule()
+
+    assert waits == "queued"
+    assert core.told(ev.RunReserved)[1].model == "b"
+    assert not told  # else each look would add to the log, for as long as it waits
+    assert core.stage("big") == "reserved"
+
+
 def test_a_victim_spared_for_this_request_is_not_drained_again() -> None:
     core = _core("a", "b", max_loaded=1)
     a = core.load("a")

@@ -163,7 +163,8 @@ def left(registry: Registry, ticket: AnyTicket) -> None:
         if run is not None and run.stage in WAITING and number not in registry.volatile.unasked:
             _unwanted(registry, run)
     for number in registry.desk.forget_end(ticket):
-        _give_up_removal(registry, number)
+        if registry.volatile.removers.get(number) is ticket:
+            _give_up_removal(registry, number)
 
 
 def _unwanted(registry: Registry, run: Run) -> None:
@@ -175,10 +176,9 @@ def _unwanted(registry: Registry, run: Run) -> None:
 
 
 def _give_up_removal(registry: Registry, number: int) -> None:
+    del registry.volatile.removers[number]
     run = registry.state.runs.get(number)
     if run is None or run.reason != "remove" or run.stage is not Stage.DRAINING:
-        return
-    if registry.desk.awaits_end(number):
         return
     reason, error = registry.volatile.going.get(number, ("", ""))
 
@@ -251,6 +251,7 @@ def _remove(registry: Registry, message: msg.Remove) -> None:
             message.ticket.grant(None)
             return
         registry.desk.await_end(run, message.ticket)
+        registry.volatile.removers[run] = message.ticket
         was = before.runs[run]
         if was.stage is Stage.DRAINING and was.reason in decide.WANTED_ENDS:
             registry.volatile.going[run] = (was.reason, was.error)

@@ -65,7 +65,7 @@ def _stage_due(registry: Registry, run: Run) -> float | None:
 
 def _idle_due(registry: Registry, run: Run) -> float | None:
     gate = registry.hall.get(run.run)
-    if gate is None:
+    if gate is None or registry.hall.unproven(run.run):
         return None
     seen = room.Usage(len(gate.holders), gate.used_at, gate.ready_at)
     due = room.idle_at(registry.state, run, seen)

@@ -85,7 +85,8 @@ def _time_stages(registry: Registry, entries: Sequence[ev.Entry]) -> None:
         run = registry.state.runs.get(number or 0)
         if run is not None:
             known = registry.volatile.stages.get(run.run)
-            if known is None or known[0] is not run.stage:
+            swept = isinstance(entry.event, ev.RunSwept)  # from now on its exit is waited for
+            if known is None or known[0] is not run.stage or swept:
                 registry.volatile.stages[run.run] = (run.stage, now)
                 registry.volatile.retries.pop(run.run, None)  # it was of the stage before
 
@@ -214,26 +215,31 @@ def _ended(
     no_room: NoRoom | None,
 ) -> None:
     volatile = registry.volatile
-    for known in (volatile.stages, volatile.retries, volatile.going):
+    for known in (volatile.stages, volatile.retries, volatile.going, volatile.removers):
         known.pop(event.run, None)
     for fetch in (volatile.fetching, volatile.fetch_steps):
         fetch.pop(event.run, None)
     volatile.unasked.discard(event.run)
     volatile.forced.discard(event.run)
+    if event.outcome != "failed: port":  # else the request may go on with another run
+        volatile.port_tries.pop(event.model, None)
     stopped = answers.ended(registry, event, was, no_room)
     registry.tell_model(event.model, msg.Forget(event.run))
     model = registry.state.models.get(event.model)
     if model is None or model.run is None:
         registry.end_model(event.model)
     if model is not None and not stopped and (was is None or was.reason not in decide.LASTING):
-        _restart_later(registry, event, model.name)
+        _restart_later(registry, event, model.name, was)
 
 
-def _restart_later(registry: Registry, event: ev.RunAbandoned | ev.RunReleased, name: str) -> None:
+def _restart_later(
+    registry: Registry, event: ev.RunAbandoned | ev.RunReleased, name: str, was: Run | None
+) -> None:
     model = registry.state.models[name]
     crashed = event.outcome.startswith("failed: ") or event.outcome == "lost"
+    joined = event.outcome == "refused" and was is not None and was.requested_by == RESTART
     wanted = model.spec.restart == "always" and model.status not in ("held", "failed")
-    if wanted and crashed and model.run is None:
+    if wanted and (crashed or joined) and model.run is None:
         registry.volatile.restarts[name] = _restart_at(registry, event.outcome, model)
 
 

@@ -50,7 +50,7 @@ class Volatile:
     fetch_steps: dict[int, int] = field(default_factory=dict[int, int])
     """How far a fetch was when the log last had to know."""
     stages: dict[int, tuple[Stage, float]] = field(default_factory=dict[int, tuple[Stage, float]])
-    """Since when (monotonic) a run is in its stage."""
+    """Since when (monotonic) a run is in its stage, or swept in it."""
     spared: dict[tuple[int, int], frozenset[int]] = field(
         default_factory=dict[tuple[int, int], frozenset[int]]
     )
@@ -65,6 +65,8 @@ class Volatile:
     forced: set[int] = field(default_factory=set[int])
     going: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     """Why (reason, error) a run was draining for good before its model was to be removed."""
+    removers: dict[int, AnyTicket] = field(default_factory=dict[int, AnyTicket])
+    """For whom the model of a run is to be removed."""
     noted_at: float = 0.0
     opened: int | None = None
     """The entry that says that this service was opened."""

@@ -168,11 +168,12 @@ def adopted(registry: Registry, number: int, problem: str) -> None:
     if problem:
         _unhealthy(registry, number, problem)
         return
-    registry.settle(lambda _draft, _usage: None, must=False)  # its gate opens
+    registry.hall.settle(registry.state)  # its gate opens
     gate = registry.hall.get(number)
     if gate is not None and not gate.closed:
         answers.grant(registry, gate, registry.desk.take(number))
         answers.grant_joint(registry)
+    registry.settle(lambda _draft, _usage: None, must=False)  # after them, else it may be evicted
 
 
 def _unhealthy(registry: Registry, number: int, problem: str) -> None:
@@ -190,7 +191,8 @@ def _held(usage: UsageMap, number: int) -> int:
 def _exited(registry: Registry, message: msg.ExitSeen) -> None:
     run = registry.state.runs[message.run]
     stranger = ""
-    if run.stage is Stage.LOADING:
+    ours = registry.state.models[run.model].spec.owner_check  # else the tree is not what listens
+    if ours and run.stage is Stage.LOADING:
         found = registry.ports.lost(process_of(registry.state, run))
         if found is not None:
             who = f"{found.command} (pid {found.pid})" if found.pid else "a stranger"

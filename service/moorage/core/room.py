@@ -56,8 +56,8 @@ class Observed:
 
     `kept` are runs a queue entry must not displace (by its run), `spared` pairs of (victim,
     entry) whose drain was undone while the same leases stand, `blocked` ports on which strangers
-    listen, `immobile` entries that may not evict anybody (restarts nobody asked for), `unproven`
-    runs that were adopted and not seen to answer yet.
+    listen, `immobile` entries that may not evict anybody and wait where others are refused
+    (restarts nobody asked for), `unproven` runs that were adopted and not seen to answer yet.
     """
 
     now: float
@@ -113,7 +113,7 @@ class _Pass:
         self.order = lru_order(draft.state, observed)
         self.wanted: set[int] = set()  # runs whose drain for room still has a reason
         self.noted = False
-        self._passed: set[int] = set()  # entries that wait for an older request only
+        self._passed: set[int] = set()  # entries that hold up nobody behind them
 
     @property
     def state(self) -> State:
@@ -138,7 +138,7 @@ class _Pass:
             wanted = need(self.state, run.model)
             if virtual.holds(wanted):
                 if real.holds(wanted) and not self._reserve(run):
-                    if number not in self.state.runs:
+                    if number not in self.state.runs or number in self._passed:
                         continue
                     return
             else:
@@ -162,7 +162,7 @@ class _Pass:
                 continue
             if could_ever_fit(self.state, name):
                 fitting.append(number)
-            else:
+            elif number not in self.observed.immobile:  # nobody is there to be refused
                 self._refuse(self.state.runs[number], "room", who_holds(self.state))
         # Else one that may evict nobody would take the room that was made for another.
         return sorted(fitting, key=lambda number: number in self.observed.immobile)
@@ -178,7 +178,12 @@ class _Pass:
 
     def _reserve(self, run: Run) -> bool:
         wanted = self.state.models[run.model].spec.ports
-        ports = self._free_ports(wanted, run)
+        ports, blocked = self._free_ports(wanted)
+        if len(ports) < wanted and run.run in self.observed.immobile:
+            self._passed.add(run.run)  # and says nothing of it: it may look again and again
+            return False
+        for found in blocked:
+            self.draft.emit(found, run.last_seq)
         if len(ports) < wanted:
             if not any(self.state.in_stage(Stage.STOPPING)):
                 self._refuse(run, "ports", _port_holders(self.state))
@@ -195,17 +200,19 @@ class _Pass:
         )
         return True
 
-    def _free_ports(self, wanted: int, run: Run) -> list[int]:
+    def _free_ports(self, wanted: int) -> tuple[list[int], list[ev.PortBlocked]]:
+        """Return free ports, and those passed over as strangers listen there."""
         ports: list[int] = []
-        for port in tuple(self.state.free):
+        blocked: list[ev.PortBlocked] = []
+        for port in self.state.free:
             if len(ports) == wanted:
                 break
-            blocked = self.observed.blocked(port)
-            if blocked is None:
+            found = self.observed.blocked(port)
+            if found is None:
                 ports.append(port)
             else:
-                self.draft.emit(blocked, run.last_seq)
-        return ports
+                blocked.append(found)
+        return ports, blocked
 
     def _make_room(self, run: Run, deficit: Space) -> Space | None:
         """Evict for a queue entry and return the room that is coming, or drain and return None."""

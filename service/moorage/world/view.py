@@ -52,4 +52,6 @@ def _stranger(state: State, ports: Ports, port: int) -> Listener | None:
         return ports.stranger(port)
     if port != run.ports[0] or run.stage not in SPAWNED:
         return None
+    if not state.models[run.model].spec.owner_check:
+        return None  # a container's listener is never in the tree
     return ports.lost(process_of(state, run))

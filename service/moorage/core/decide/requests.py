@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moorage.core import events as ev
+from moorage.core.decide.ends import BACKOFF_S
 from moorage.core.draft import Cause, Draft, seconds_between
 from moorage.core.lifecycle import LOADING, Stage
 from moorage.core.state import Model, Run
@@ -74,8 +75,11 @@ def refuse_unavailable(model: Model, at: str) -> None:
 
 
 def wait_s(model: Model, at: str) -> float:
-    """Return the seconds until a model may be tried again."""
-    return seconds_between(at, model.until) if at < model.until else 0.0
+    """Return the seconds until a model may be tried again.
+
+    Never more than the longest backoff: the clock may have been set back since.
+    """
+    return min(seconds_between(at, model.until), BACKOFF_S[-1]) if at < model.until else 0.0
 
 
 def begin(draft: Draft, name: str, by: str, cause: Cause = "unset") -> Run:
