@@ -264,7 +264,7 @@ def test_backoff_refuses_until_its_time_and_failed_until_reset() -> None:
     assert (failed.value.status, failed.value.retry_after_s) == ("failed", None)
 
 
-def test_a_clock_that_was_set_back_makes_no_backoff_longer_than_the_longest() -> None:
+def test_a_clock_that_was_set_back_makes_no_backoff_longer() -> None:
     core = Core()
     core.define("a", crash_budget=3)
     for _ in range(2):
@@ -272,7 +272,8 @@ def test_a_clock_that_was_set_back_makes_no_backoff_longer_than_the_longest() ->
         core.decide(lambda d, r=run: decide.not_spawned(d, r, "launch", "no executable"))
     core.now -= 3600
 
-    assert decide.wait_s(core.state.models["a"], core.at) == 60.0
+    assert decide.wait_s(core.state.models["a"], core.at) == 0.0
+    core.want("a")
 
 
 def test_a_failure_of_a_held_model_leaves_it_held() -> None:
@@ -526,6 +527,26 @@ def test_a_run_that_says_it_is_loading_without_a_leader_is_a_contradiction() -> 
     )
     with pytest.raises(FoldError, match="without a leader"):
         decide.recover(draft, run, same_boot=True, alive=True)
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_a_run_whose_release_was_cut_off_the_log_is_released_by_the_next_owner(
+    same_boot: bool,
+) -> None:
+    core = Core()
+    core.define("a")
+    run = core.load("a")
+    core.decide(lambda d: decide.stop(d, run, "operator", force=False, leases=0))
+    core.exit(run)
+    draft = core.draft()
+    decide.swept(draft, run, pids=(), seconds=0.0, peak_bytes=None)
+    swept = draft.entries[0].event  # in one append with the release
+    core.decide(lambda d: d.emit(swept))
+
+    core.decide(lambda d: decide.recover(d, run, same_boot=same_boot, alive=False))
+
+    assert core.told(ev.RunReleased)[0].outcome == "ok"
+    assert not core.state.held
 
 
 # --- small things ---

@@ -132,8 +132,13 @@ def abandon(draft: Draft, run: Run, outcome: str, error: str, reason: str = "") 
 def release_when_over(draft: Draft, number: int) -> None:
     """Release a run whose tree is empty and whose leader's exit is known."""
     run = draft.state.runs[number]
-    if run.swept and (run.exited or run.pid is None):
+    if is_over(run):
         release(draft, run, outcome=outcome_of(run), error=run.error)
+
+
+def is_over(run: Run) -> bool:
+    """Tell whether all of a run has ended; only its release is missing."""
+    return run.swept and (run.exited or run.pid is None)
 
 
 def outcome_of(run: Run) -> str:

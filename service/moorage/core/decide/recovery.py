@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moorage.core import events as ev
-from moorage.core.decide.ends import abandon, release, reopen, stopping
+from moorage.core.decide.ends import abandon, is_over, release, release_when_over, reopen, stopping
 from moorage.core.decide.reports import exited, swept
 from moorage.core.draft import Draft
 from moorage.core.fold import FoldError
@@ -34,6 +34,8 @@ def recover(draft: Draft, number: int, *, same_boot: bool, alive: bool) -> bool:
         abandon(draft, run, "lost", "its owner ended")
     elif run.stage is Stage.RESERVED:
         release(draft, run, outcome="lost", error="its owner ended")
+    elif is_over(run):  # one append has both, but a log may have been cut between them
+        release_when_over(draft, number)
     else:
         going = run.stage in (Stage.STOPPING, Stage.STOP_FAILED) or (
             run.stage is Stage.DRAINING and run.reason in WANTED_ENDS

@@ -77,9 +77,10 @@ def refuse_unavailable(model: Model, at: str) -> None:
 def wait_s(model: Model, at: str) -> float:
     """Return the seconds until a model may be tried again.
 
-    Never more than the longest backoff: the clock may have been set back since.
+    None where that is more than the longest backoff: the clock was set back since.
     """
-    return min(seconds_between(at, model.until), BACKOFF_S[-1]) if at < model.until else 0.0
+    left = seconds_between(at, model.until) if at < model.until else 0.0
+    return left if left <= BACKOFF_S[-1] else 0.0
 
 
 def begin(draft: Draft, name: str, by: str, cause: Cause = "unset") -> Run:
