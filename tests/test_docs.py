@@ -52,6 +52,7 @@ def test_each_readme_command_is_one_line(marker: str) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.timeout(150)  # with the wait for its turn
 @pytest.mark.usefixtures("default_ports")
 def test_the_readme_example_works(tmp_path: Path) -> None:
     write_tiny(tmp_path / "SmolLM2.gguf", ctx=2048)

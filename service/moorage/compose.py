@@ -9,7 +9,8 @@ import secrets
 import socket
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -122,7 +123,8 @@ class Runtime:
         _keep_out_of_children(self)
 
     def _compose(self, state: Path, limits: Limits, parts: Parts) -> None:
-        processes = parts.processes or LocalProcesses()
+        with _starting_threads(state):
+            processes = parts.processes or LocalProcesses()
         self._closers.insert(0, processes.close)
         self.threads = parts.new_threads()
         self._closers.insert(0, lambda: self.threads.close(self._threads_s))
@@ -145,7 +147,8 @@ class Runtime:
         )
         self.desk = Desk(limits.max_waiting)
         self._directory = Directory(world, self.threads, self._post)
-        alarm = parts.new_alarm(lambda: self._post(msg.Wake()))
+        with _starting_threads(state):
+            alarm = parts.new_alarm(lambda: self._post(msg.Wake()))
         self._closers.insert(0, alarm.close)
         self.registry = Registry(
             ledger=Ledger(self.log, self.clock, self.feed.publish, parts.snapshot_every),
@@ -160,9 +163,10 @@ class Runtime:
             new_nonce=parts.new_nonce,
             later=self._post,
         )
-        self._ref: ActorRef[RegistryActor] = RegistryActor.start(
-            self.registry, self.threads, self._on_end
-        )
+        with _starting_threads(state):
+            self._ref: ActorRef[RegistryActor] = RegistryActor.start(
+                self.registry, self.threads, self._on_end
+            )
 
     # --- messages ---
 
@@ -268,8 +272,7 @@ class Runtime:
 
         Workers may take `threads_s` to end what they are at.
 
-        Not for itself, though: in a signal handler that interrupts the first call, or in a
-        callback of the thread that is being ended, it returns at once.
+        Not for itself, though: in a callback of a thread that is being ended it returns at once.
         """
         me = self.threads.me()
         if not self._claimed(me):
@@ -351,19 +354,36 @@ def _secret_key(folder: Path) -> bytes:
     return key
 
 
-def start(state: Path, limits: Limits, parts: Parts, *, wait_s: float, open_s: float) -> Runtime:
-    """Open the log, start the actors and record the opening; on any error undo all of it."""
-    log = parts.log or SqliteLog.open(state, wait_s=wait_s)
+@contextmanager
+def _starting_threads(state: Path) -> Generator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # which is what `Thread.start` has for it
+        problem = (
+            f"no thread can be started for its service ({error}); end some processes, or raise "
+            "their limit (`ulimit -u`)"
+        )
+        raise StateError(str(state), problem) from error
+
+
+def start(
+    state: Path,
+    limits: Limits,
+    parts: Parts,
+    *,
+    wait_s: float,
+    open_s: float,
+    wanted: Callable[[], bool] = lambda: True,
+) -> Runtime:
+    """Open the log, start the actors and record the opening; on any error undo all of it.
+
+    Another owner is waited for as long as it is `wanted`.
+    """
+    log = parts.log or SqliteLog.open(state, wait_s=wait_s, wanted=wanted)
     try:
         runtime = Runtime(state, limits, parts, log, _secret_key(state))
-    except BaseException as error:
+    except BaseException:
         log.close()
-        if isinstance(error, RuntimeError):  # which is what `Thread.start` has for it
-            problem = (
-                f"no thread can be started for its service ({error}); end some processes, or raise "
-                "their limit (`ulimit -u`)"
-            )
-            raise StateError(str(state), problem) from error
         raise
     try:
         runtime.open(limits, open_s)

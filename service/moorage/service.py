@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from moorage import limits as check
 from moorage.actors import messages as msg
-from moorage.actors.apart import apart, leave, serve
+from moorage.actors.apart import Wanted, abandon, apart, serve
 from moorage.actors.gate import JointLease, Lease, enter
 from moorage.actors.tickets import Ticket, wait
 from moorage.aio import AsyncFace, hear
@@ -126,23 +126,28 @@ class ModelService(AsyncFace):
         begin = functools.partial(
             start, folder, bounds, parts, wait_s=check.seconds("wait_s", wait_s), open_s=OPEN_S
         )
-        return apart("open", lambda: cls._begun(begin, folder, on_close, whole), _close_unwanted)
+        return apart(
+            "open",
+            lambda wanted: cls._begun(begin, folder, on_close, whole, wanted),
+            _close_unwanted,
+        )
 
     @classmethod
     def _begun(
         cls,
-        begin: Callable[[], Runtime],
+        begin: Callable[..., Runtime],
         folder: Path,
         on_close: str,
         models: Sequence[ModelSpec] | None,
+        wanted: Wanted,
     ) -> Self:
-        runtime = begin()
+        runtime = begin(wanted=wanted)
         try:
             service = cls(runtime, folder, on_close)
         except BaseException:
             runtime.end()
             raise
-        service._take_up(models)
+        service._take_up(models if wanted() else None)
         return service
 
     def _take_up(self, models: Sequence[ModelSpec] | None) -> None:
@@ -283,6 +288,13 @@ class ModelService(AsyncFace):
         threads have ended then, too, but for those that are still about to stop it. Interrupted,
         it goes on by itself; whoever calls it again waits for that.
         """
+        work = functools.partial(self._close, on_close, drain_s, timeout_s)
+        if self._runtime.feed.is_dispatching():  # a callback, whose thread is to end, too
+            work()
+        else:
+            self._runtime.threads.apart("close", work)
+
+    def _close(self, on_close: str | None, drain_s: float, timeout_s: float) -> None:
         told = self._told_what_is_left
         mine: Ticket[None] = Ticket("close")
         self._closing.when_answered(functools.partial(mine.grant, None))
@@ -295,7 +307,8 @@ class ModelService(AsyncFace):
         except ServiceFailedError as error:
             _log.warning("closing: %s", error)
             remains = ()
-        self._end(LEFT_S if remains else END_S)
+        self._runtime.end(LEFT_S if remains else END_S)
+        atexit.unregister(self._close_at_exit)
         if remains:
             self._told_what_is_left = True
             raise CloseIncompleteError(remains)
@@ -324,13 +337,6 @@ class ModelService(AsyncFace):
             if run.stage not in kept
         )
 
-    def _end(self, threads_s: float) -> None:
-        if self._runtime.feed.is_dispatching():  # by a callback, whose thread is to end, too
-            self._runtime.end(threads_s)
-        else:
-            self._runtime.threads.apart("end", lambda: self._runtime.end(threads_s))
-        atexit.unregister(self._close_at_exit)
-
     def _close_at_exit(self) -> None:
         """The host forgot to close: do it now.
 
@@ -357,14 +363,14 @@ class ModelService(AsyncFace):
         ticket: Ticket[Self] = Ticket("open")
 
         def work() -> None:
-            serve(ticket, lambda: cls.open(state, **options), _close_unwanted)
+            serve(ticket, lambda _: cls.open(state, **options), _close_unwanted)
 
         heard = hear(ticket)
         threading.Thread(target=work, name="moorage-open", daemon=True).start()
         try:
             await heard
         except BaseException:
-            leave(ticket, _close_elsewhere)
+            abandon(ticket, _close_elsewhere)
             raise
         return ticket.result()
 
@@ -393,7 +399,10 @@ class ModelService(AsyncFace):
 
 def _close_unwanted(service: ModelService) -> None:
     """Nobody waits any more for the service that was opened."""
-    service.close("keep", drain_s=0)
+    try:
+        service.close("keep", drain_s=0)
+    except CloseIncompleteError as left:
+        _log.warning("%s", left)
 
 
 def _close_elsewhere(service: ModelService) -> None:

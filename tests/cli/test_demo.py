@@ -83,6 +83,7 @@ def test_a_server_that_dies_of_its_first_request_is_a_finding(run: Run, tmp_path
 
 
 @pytest.mark.real
+@pytest.mark.timeout(150)  # with the wait for its turn
 @pytest.mark.usefixtures("default_ports")
 @pytest.mark.parametrize(
     ("number", "status"),
@@ -103,6 +104,7 @@ def test_a_demo_that_is_ended_leaves_no_server(
 
 
 @pytest.mark.real
+@pytest.mark.timeout(150)  # with the wait for its turn
 @pytest.mark.usefixtures("default_ports")
 def test_a_killed_demo_is_shown_as_it_was_and_cleaned_up_by_the_next(
     run: Run, tmp_path: Path

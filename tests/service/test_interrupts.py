@@ -25,7 +25,7 @@ import pytest
 import moorage
 from moorage import Lease, ModelService, ModelSpec, WaitTimeoutError
 from moorage.protocols import Alarm
-from moorage.testing import fake_parts
+from moorage.testing import FakeProcesses, fake_parts
 from support.services import LIMIT_S, Outcome, ports, server, settle, state_of
 
 OURS = {__file__, contextlib.__file__}
@@ -247,19 +247,60 @@ def test_an_interrupt_at_any_instruction_of_a_close_leaves_it_to_the_next_one(
     assert at > 100
 
 
+def interrupt_main() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_an_interrupted_close_goes_on_by_itself(folder: Path) -> None:
+    processes = FakeProcesses()
+    service = ModelService.open(folder, ports=ports(), parts=fake_parts(processes=processes))
+    service.define(ModelSpec(name="m", backend="fake"))
+    service.start("m")
+    stop = processes.hold_stop("m")
+
+    def strike() -> None:
+        stop.wait_reached()
+        interrupt_main()
+
+    striking = Outcome(strike)
+    with pytest.raises(KeyboardInterrupt):
+        service.close()
+    striking.get()
+    stop.release()
+
+    ModelService.open(folder, ports=ports(), parts=fake_parts(), wait_s=LIMIT_S).close()
+    assert processes.alive() == ()
+
+
+def test_an_interrupted_open_waits_for_no_other_owner(folder: Path) -> None:
+    def opening() -> bool:
+        return any(thread.name == "moorage-open" for thread in threading.enumerate())
+
+    def strike() -> None:
+        settle(opening)
+        interrupt_main()
+
+    with ModelService.open(folder, ports=ports(), parts=fake_parts()):
+        striking = Outcome(strike)
+        with pytest.raises(KeyboardInterrupt):
+            ModelService.open(folder, ports=ports(), parts=fake_parts(), wait_s=10 * LIMIT_S)
+        striking.get()
+        settle(lambda: not opening())
+
+
 def test_an_interrupted_open_is_undone(folder: Path) -> None:
     parts = fake_parts()
     new_alarm = parts.new_alarm
 
     def struck_meanwhile(wake: Callable[[], None]) -> Alarm:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        interrupt_main()
         return new_alarm(wake)
 
     parts.new_alarm = struck_meanwhile
     with pytest.raises(KeyboardInterrupt):
         ModelService.open(folder, ports=ports(), parts=parts)
 
-    ModelService.open(folder, ports=ports(), parts=fake_parts()).close()
+    ModelService.open(folder, ports=ports(), parts=fake_parts(), wait_s=LIMIT_S).close()
 
 
 def test_a_storm_of_real_signals_leaks_and_hangs_nothing(

@@ -12,11 +12,13 @@ from moorage.actors.tickets import FOR_EVER, Ticket
 
 T = TypeVar("T")
 
+Wanted = Callable[[], bool]
+"""Tells whether somebody still waits for what is done."""
 _UNDONE_S: Final = 1.0
 """An interrupt waits so long for what it interrupted to be undone; that goes on without it."""
 
 
-def apart(name: str, work: Callable[[], T], undo: Callable[[T], object] = lambda _: None) -> T:
+def apart(name: str, work: Callable[[Wanted], T], undo: Callable[[T], object] | None = None) -> T:
     """Return what `work` returns, or raise what it raises, done in a thread of its own.
 
     An interrupt ends only the wait for it. What comes of it then is given to `undo`.
@@ -25,38 +27,45 @@ def apart(name: str, work: Callable[[], T], undo: Callable[[T], object] = lambda
     served: SimpleQueue[None] = SimpleQueue()
 
     def run() -> None:
-        serve(ticket, work, undo)
-        served.put(None)
+        try:
+            serve(ticket, work, undo)
+        finally:
+            served.put(None)
 
     thread = threading.Thread(target=run, name=f"moorage-{name}", daemon=True)
     try:
         thread.start()
         ticket.wait(FOR_EVER)
         thread.join()
-    except RuntimeError:  # there is no thread to be had, or the interpreter ends
-        return work()
-    except BaseException:
-        leave(ticket, undo)
-        with suppress(Empty):
-            served.get(timeout=_UNDONE_S)
+        return ticket.result()
+    except BaseException as error:
+        if ticket.took(error):
+            raise
+        if isinstance(error, RuntimeError) and thread.ident is None:
+            return work(lambda: True)  # there is no thread to be had, or the interpreter ends
+        abandon(ticket, undo)
+        if undo is not None:
+            with suppress(Empty):
+                served.get(timeout=_UNDONE_S)
         raise
-    return ticket.result()
 
 
-def serve(ticket: Ticket[T], work: Callable[[], T], undo: Callable[[T], object]) -> None:
+def serve(
+    ticket: Ticket[T], work: Callable[[Wanted], T], undo: Callable[[T], object] | None
+) -> None:
     """Answer with what comes of it; when nobody waits any more, undo it."""
     try:
-        value = work()
+        value = work(lambda: ticket.open)
     except BaseException as error:  # noqa: BLE001  raised to the caller, if there is one
         ticket.fail(error)
         return
-    if not ticket.grant(value):
+    if not ticket.grant(value) and undo is not None:
         undo(value)
 
 
-def leave(ticket: Ticket[T], undo: Callable[[T], object]) -> None:
+def abandon(ticket: Ticket[T], undo: Callable[[T], object] | None) -> None:
     """Wait no more. What was answered already, or will be at any moment, is undone."""
-    if not ticket.abandon():
+    if not ticket.abandon() and undo is not None:
         ticket.when_answered(lambda: _undo_answer(ticket, undo))
 
 

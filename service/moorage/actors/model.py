@@ -239,7 +239,8 @@ class ModelLogic:
         run.spec, run.process, run.ports = order.spec, order.process, order.process.ports
         run.secrets = _parts(order.spec)
         run.unknown_secrets = order.unknown_secrets
-        run.log_file = Path(order.log_file) if order.log_file else None
+        if order.log_file:  # beside the log, which may have been moved with all of its folder
+            run.log_file = self._world.logs / self.name / Path(order.log_file).name
         try:
             run.plan = self._plan(order.spec, order.path, run.ports)
         except (LaunchFailedError, ConfigurationError) as error:

@@ -68,7 +68,7 @@ class Threads:
 
     def apart(self, name: str, work: Work) -> None:
         """Do this where no interrupt of the caller reaches it, and wait for it; see `apart`."""
-        apart(name, work)
+        apart(name, lambda _wanted: work())
 
     def queue(self) -> Queue:
         """Return a queue that signal handlers and finalisers may put to.

@@ -147,7 +147,7 @@ def _keep(part: Path, target: Path) -> None:
         os.link(part, target)  # unlike rename, never replaces what came meanwhile
         try:
             sync(target.parent)
-        except OSError:
+        except BaseException:
             target.unlink()
             raise
     except OSError as error:

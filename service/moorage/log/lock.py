@@ -35,8 +35,11 @@ _never = threading.Event()
 class StateLock:
     """Both locks of one owner. Holds no memory of the database; see `acquire` and `claim`."""
 
-    def __init__(self, path: Path, *, wait_s: float, note: str) -> None:
+    def __init__(
+        self, path: Path, *, wait_s: float, note: str, wanted: Callable[[], bool] = lambda: True
+    ) -> None:
         self._path = path
+        self._wanted = wanted
         self._note = note
         self._deadline = time.monotonic() + wait_s
         self._patient = False
@@ -136,7 +139,7 @@ class StateLock:
 
     def _wait_or_raise(self, owner: Callable[[], str]) -> None:
         left = self._deadline - time.monotonic()
-        if left <= 0:
+        if left <= 0 or not self._wanted():
             raise StateInUseError(str(self._path.parent), owner())
         _never.wait(min(left, _POLL_S))  # nothing tells when a lock is released: poll
 

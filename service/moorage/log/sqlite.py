@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
@@ -94,18 +94,20 @@ class SqliteLog:
         owner_note: str = "",
         synchronous: engine.Synchronous = "FULL",
         busy_timeout_s: float = 0.5,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> Self:
         """Take the log of a state folder, making or upgrading it where needed.
 
-        `wait_s` waits for another owner to leave; `owner_note` is shown to who is refused because
-        of us; `busy_timeout_s` is how long an append waits for a foreign lock on the database.
+        `wait_s` waits for another owner to leave, as long as it is `wanted`; `owner_note` is shown
+        to who is refused because of us; `busy_timeout_s` is how long an append waits for a foreign
+        lock on the database.
         Raises StateInUseError, another StateError, or LogUnavailableError when the disk is full;
         then nothing new is left behind.
         """
         folder = state.expanduser().absolute()
         made = make_folder(folder)
         files = StateFiles(folder)
-        lock = StateLock(files.lock, wait_s=wait_s, note=owner_note)
+        lock = StateLock(files.lock, wait_s=wait_s, note=owner_note, wanted=wanted)
         try:
             lock.acquire()
             return cls._open_locked(files, lock, WriterOptions(synchronous, busy_timeout_s))
