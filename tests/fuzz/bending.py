@@ -143,6 +143,8 @@ def bend_rows(path: Path, chance: Random) -> None:
 
 def _bend_row(database: sqlite3.Connection, chance: Random) -> None:
     rows = database.execute("SELECT seq, kind, data FROM events").fetchall()
+    if not rows:  # the change before this one took the last
+        return
     # One of each kind is as likely as another: most rows of a log are of few kinds.
     kind = chance.choice(sorted({str(row[1]) for row in rows}))
     seq, _, data = chance.choice([row for row in rows if str(row[1]) == kind])
