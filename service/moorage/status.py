@@ -9,7 +9,7 @@ from typing import Any
 
 from moorage.core.lifecycle import HOLDING, Stage
 from moorage.core.pace import Fetching
-from moorage.core.room import Usage
+from moorage.core.room import Usage, lru_order
 from moorage.core.state import Model, Run, State
 
 
@@ -55,7 +55,11 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """The whole service. `lru` is least recently used first, `ports_held` port to model."""
+    """The whole service.
+
+    `lru` is least recently used first: as used until now, or, in a replayed state, as last noted.
+    `ports_held` is port to model.
+    """
 
     models: tuple[ModelStatus, ...]
     open: bool
@@ -108,7 +112,7 @@ def service_status(
         memory_limit=state.memory_limit,
         ports_held={port: state.runs[run].model for port, run in sorted(state.held.items())},
         ports_free=len(state.free),
-        lru=tuple(state.runs[run].model for run in state.lru),
+        lru=tuple(state.runs[run].model for run in lru_order(state, usage or {})),
         queue=tuple(state.runs[run].model for run in state.queue),
         **more,
     )

@@ -210,8 +210,9 @@ class Bench:
 
     @property
     def lru(self) -> tuple[str, ...]:
-        """Models that are ready or drain, least recently used first, as decided so far."""
-        return self.service.status().lru
+        """Models that are ready or drain, least recently used first, as the log has it."""
+        state = self.service._runtime.registry.state
+        return tuple(state.runs[run].model for run in state.lru)
 
     # --- judging ---
 

@@ -276,11 +276,11 @@ class FaceMachine(RuleBasedStateMachine):
         if model not in self.aliases:
             assert self.order("remove", model, force=force) is UnknownModelError
         elif self.held(model) and not force:
-            lru = self.bench.lru
+            lru = self.service.status().lru
             done = self.order("remove", model, timeout_s=0.01)
             assert done is WaitTimeoutError or (self.full and done is LogUnavailableError), done
             assert self.status(model).leases == self.held(model)
-            assert self.full or self.bench.lru == lru
+            assert self.full or self.service.status().lru == lru
         elif self.changed(self.order("remove", model, force=force)):
             del self.aliases[model]
             assert self.service.status().model(model) is None

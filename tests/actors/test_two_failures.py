@@ -176,18 +176,18 @@ def test_a_removal_given_up_on_timeout_leaves_the_model_in_its_exact_lru_place(
         b.clock.advance(1)
         for name in "ac":
             b.service.lease(name).release()
-        before = b.service.status().lru
+        before = b.lru, b.service.status().lru
         with pytest.raises(WaitTimeoutError):
             b.service.remove("b", timeout_s=0.01)
         b.settle()
-        after = b.service.status().lru
+        after = b.lru, b.service.status().lru
         reopened = b.state("b")
         with b.service.lease("b") as again:
             same = again.run == lease.run
 
     assert reopened == "ready"
     assert same
-    assert before == after
+    assert before == after == (("a", "b", "c"), ("b", "a", "c"))
 
 
 def test_an_eviction_whose_append_fails_reopens_the_gates_and_keeps_the_order(
@@ -199,12 +199,14 @@ def test_an_eviction_whose_append_fails_reopens_the_gates_and_keeps_the_order(
     b.service.start("b")
     b.log.fail_next()
     error = b.error(b.lease("c"))
+    b.clock.advance(1)
     with b.service.lease("a") as lease:
         pass
 
     assert "cannot be written" in str(error)
     assert lease.run == 1
-    assert b.service.status().lru == ("a", "b")
+    assert b.lru == ("a", "b")
+    assert b.service.status().lru == ("b", "a")  # as a was used since
     assert not b.events(ev.RunEvicting)
 
 

@@ -12,7 +12,7 @@ import struct
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -117,6 +117,11 @@ class Hub:
         """Wait until no answer stands still any more, as whoever it was for has gone."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._waiting == 0, LIMIT_S)
+
+    def let_go(self) -> None:
+        """Let the answers go on that stand still now; those to come stand still all the same."""
+        go, self.go = self.go, threading.Event()
+        go.set()
 
     def close(self) -> None:
         self.go.set()
@@ -318,18 +323,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection |= bool(fault.short_by)
 
     def _stall(self) -> None:
+        go = self.hub.go
         with self.hub.stalling():
-            self._until(lambda: self.hub.go.is_set() or self._is_alone())
+            while not (go.wait(0.01) or self._is_alone()):
+                pass
 
     def _trickle(self, content: bytes) -> None:
         with self.hub.stalling():
             rest = iter(content)
             while not self.hub.go.wait(0.01) and (byte := next(rest, None)) is not None:
                 self.wfile.write(bytes([byte]))
-
-    def _until(self, is_so: Callable[[], bool]) -> None:
-        while not is_so():
-            self.hub.go.wait(0.01)
 
     def _is_alone(self) -> bool:
         """Tell whether the other side has hung up."""

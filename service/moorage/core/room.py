@@ -91,12 +91,12 @@ class Outcome:
         self.look_at = at if self.look_at is None else min(self.look_at, at)
 
 
-def lru_order(state: State, observed: Observed) -> tuple[int, ...]:
-    """Return ready and draining runs, least recently used first, as observed."""
+def lru_order(state: State, usage: Mapping[int, Usage]) -> tuple[int, ...]:
+    """Return ready and draining runs, least recently used first, as seen."""
     at = {run: place for place, run in enumerate(state.lru)}
 
     def key(run: int) -> tuple[float, int]:
-        seen = observed.usage.get(run)  # None: it becomes ready in this very decision
+        seen = usage.get(run)  # None: it becomes ready in this very decision
         return (seen.used_at if seen else float("inf"), at[run])
 
     return tuple(sorted(state.lru, key=key))
@@ -110,7 +110,7 @@ class _Pass:
         self.draft = draft
         self.observed = observed
         self.outcome = Outcome()
-        self.order = lru_order(draft.state, observed)
+        self.order = lru_order(draft.state, observed.usage)
         self.wanted: set[int] = set()  # runs whose drain for room still has a reason
         self.noted = False
         self._passed: set[int] = set()  # entries that hold up nobody behind them
@@ -399,7 +399,7 @@ def schedule(draft: Draft, observed: Observed) -> Outcome:
 
 def note_usage(draft: Draft, observed: Observed) -> bool:
     """Fold the observed order and lease counts into the log, when they are not there yet."""
-    order = lru_order(draft.state, observed)
+    order = lru_order(draft.state, observed.usage)
     leases: list[tuple[int, int]] = []
     for run in order:
         seen = observed.usage.get(run)
