@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.conftest import Open
-from moorage import LogUnavailableError
+from moorage import LogUnavailableError, UnknownModelError
 from moorage.core import events as ev
 from moorage.core.fold import replay
 from moorage.testing import Script
@@ -29,6 +29,22 @@ def test_ready_models_are_leased_and_new_loads_refused_with_the_reason(bench: Op
     assert warm == 1
     assert problem == FULL
     assert b.service.status().log_problem == ""
+
+
+def test_a_name_nobody_has_is_told_also_while_there_is_something_to_write(bench: Open) -> None:
+    b = bench()
+    b.define("a")
+    b.service.start("a")
+    b.log.unavailable = FULL
+    b.service.stop("a")
+    assert b.service.status().unwritten
+    for verb in ("pin", "unpin", "reset", "start", "stop", "remove"):
+        with pytest.raises(UnknownModelError):
+            getattr(b.service, verb)("z")
+    for verb in ("pin", "reset"):
+        with pytest.raises(LogUnavailableError):
+            getattr(b.service, verb)("a")
+    b.log.unavailable = None
 
 
 def test_stops_and_exits_work_and_are_written_in_order_once_the_disk_is_back(

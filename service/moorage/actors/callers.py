@@ -314,6 +314,7 @@ def _await_stop(registry: Registry, run: Run, ticket: AnyTicket) -> None:
 
 def _decided(registry: Registry, message: msg.Pin | msg.Reset | msg.SetLimits, fact: Fact) -> None:
     if registry.ledger.backlog:  # what is so already must last, too, before it is said to be so
+        fact(registry.ledger.draft(), {})  # what cannot be is refused first, for what it is
         registry.ledger.write()
     settled = registry.settle(fact, must=True, then=lambda: _granted(message))
     _once(registry, settled, message)
