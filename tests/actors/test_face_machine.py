@@ -192,19 +192,27 @@ class FaceMachine(RuleBasedStateMachine):
         self.hear()
 
     def await_rest(self) -> None:
-        self.bench.until(self.heard if self.full else self.quiet)
+        self.bench.until(self.quiet)
         # What is given back without a message is noticed when the registry looks the next time.
         self.bench.clock.advance(DRAIN_LOOK_S)
-        self.bench.until(self.heard if self.full else self.quiet)
+        self.bench.until(self.quiet)
 
     def heard(self) -> bool:
-        """Tell whether the registry knows of everybody who waits."""
+        """Tell whether the registry knows of everybody who waits.
+
+        A joint request whose models have to drain waits for no run; it did, and has a deadline.
+        """
         desk = self.service._runtime.registry.desk
-        waiting = [tickets.copy() for tickets in list(desk._by_run.values())]
-        known = {number for each in waiting for number, ticket in each.items() if ticket.open}
+        late = {number for _, number in desk._deadlines.copy()}
+        known = late & {ticket.number for ticket in desk.joint()}
+        for tickets in [each.copy() for each in list(desk._by_run.values())]:
+            known |= {number for number, ticket in tickets.items() if ticket.open}
         return len(known) == sum(not waiter.future.done() for waiter in self.waiters)
 
     def quiet(self) -> bool:
+        return self.still() and self.still()  # also after what was on its way until then
+
+    def still(self) -> bool:
         if not self.heard():
             return False
         self.bench.settle_now()
@@ -212,12 +220,13 @@ class FaceMachine(RuleBasedStateMachine):
         return self.heard() and all(self.rests(run) for run in runs)
 
     def rests(self, run: Run) -> bool:
-        if run.stage is Stage.DRAINING:
-            return bool(self.status(run.model).leases)
-        # One that was adopted is lent on once it was seen to answer.
-        return run.stage is Stage.QUEUED or (
-            run.stage is Stage.READY and run.model in self.service._hall.table
-        )
+        if run.stage is Stage.READY:
+            # One that was adopted is lent on once it was seen to answer.
+            gate = self.service._hall.table.get(run.model)
+            return gate is not None and not gate.closed
+        if self.full or run.stage is Stage.QUEUED:
+            return True
+        return run.stage is Stage.DRAINING and bool(self.status(run.model).leases)
 
     def hear(self) -> None:
         for waiter in [each for each in self.waiters if each.future.done()]:
