@@ -299,8 +299,8 @@ class FaceMachine(RuleBasedStateMachine):
         if model not in self.aliases:
             assert self.order("stop", model) is UnknownModelError
             return
-        done = self.order("stop", model, force=self.held(model) > 0, hold=hold)
         waited = any(model in map(self.owner_of, waiter.names) for waiter in self.waiters)
+        done = self.order("stop", model, force=self.held(model) > 0, hold=hold)
         if self.changed(done) and not (self.full or waited):
             state = self.status(model).state
             assert state == "held" if hold else state in ("stopped", "held", "backoff", "failed")
@@ -353,7 +353,8 @@ class FaceMachine(RuleBasedStateMachine):
         if now.loaded - len(idle) < now.max_loaded:
             fails = bool(self.bench.processes._next[model])
             return {LoadError} if fails else {GRANTED}
-        movable = [each for each in loaded if not each.pinned]
+        # What drains goes, also while it is pinned: pinning undoes what drains for room.
+        movable = [each for each in loaded if each.state == "draining" or not each.pinned]
         needed = now.loaded + 1 - now.max_loaded
         return {WAITS} if len(movable) >= needed else {NoRoomError}
 
