@@ -379,6 +379,28 @@ def late(tale: Tale) -> str:
     return tale.wrong(TOLD_S + 1)
 
 
+@pytest.mark.parametrize(
+    ("stage", "caller", "due"),
+    [("load", 1, False), ("load", 2, True), ("port", 1, True)],
+    ids=["of the run before", "of the run", "passed on"],
+)
+def test_who_waits_for_a_run_that_still_stops_hears_of_that_one(
+    stage: str, caller: int, due: bool
+) -> None:
+    tale = Tale("a").queue("a", 1).reserve(1).look().launch(1)
+    tale.call("lease", "a", caller=1, deadline=1e9)
+    tale.look()
+    del tale.servers[1]
+    tale.row("run.exited", run=1, wanted=False, stage=stage).look()
+    tale.call("lease", "a", caller=2, deadline=1e9)
+    tale.row("run.fetching", "a", 2).look().look()
+    tale.row("run.abandoned", "a", 2, outcome="failed: fetch").look()
+    tale.calls = [call for call in tale.calls if call.caller == caller]
+    last = late(tale)
+
+    assert last == (f"lease(a) of caller {caller} waits though run 2 failed" if due else "nothing")
+
+
 def test_who_waits_for_a_run_has_it_when_it_is_ready() -> None:
     tale = Tale("a").define("a", aliases=["x"]).queue("a", 1)
     call = tale.call("lease", "x", deadline=1e9)

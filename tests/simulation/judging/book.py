@@ -65,7 +65,9 @@ class Run:
     exited: bool = False
     swept: bool = False
     broke_step: int | None = None
-    """When it was known to have failed."""
+    """When it was known to have failed ..."""
+    broke_stage: str = ""
+    """... and at what."""
     reason: str = ""
     """Why it drains or stops."""
     for_run: int | None = None
@@ -191,7 +193,7 @@ class Book:
                 run.since, run.since_now = self.step, self.now
             run.stage = to
         if row.data.get("stage") and run.broke_step is None:
-            run.broke_step = self.step
+            run.broke_step, run.broke_stage = self.step, row.data["stage"]
 
     def _begin(self, row: SeenRow, number: int) -> Run:
         if number in self.ends:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from simulation.judging.book import FOR_ROOM, LENT, Book
+from simulation.judging.book import FOR_ROOM, LENT, Book, Run
 from simulation.judging.past import Past
 from simulation.judging.reasons import ERRORS, Asked, Reasons
 from simulation.judging.truths import Truths
@@ -118,13 +118,26 @@ class Callers:
             counts = outcome.startswith("failed") and outcome != "failed: port"
             if counts and run is not None and not run.was_ready:
                 known = self.book.step if run.broke_step is None else run.broke_step
-                self._expect(run.model, known, f"run {run.run} failed")
+                since = run.step if self._answers_for_itself(run) else 0
+                self._expect(run.model, known, f"run {run.run} failed", since)
 
-    def _expect(self, model: str, before: int, why: str) -> None:
-        """Let every request for a model that was heard before be answered soon."""
+    def _answers_for_itself(self, run: Run) -> bool:
+        """Tell whether the run before one is still to end, and will answer its own waiters then.
+
+        Who waits for one that is to be loaded anew, or lost its port, waits for the next one.
+        """
+        model = self.book.models.get(run.model)
+        before = [self.book.runs[number] for number in model.runs] if model is not None else []
+        return any(
+            each.run < run.run and each.reason != "reload" and each.broke_stage != "port"
+            for each in before
+        )
+
+    def _expect(self, model: str, before: int, why: str, since: int = 0) -> None:
+        """Let every request for a model that was heard in these steps be answered soon."""
         for key, heard in self._heard.items():
             _, verb, names, _ = key
-            waits = heard < before and verb in ("lease", "start")
+            waits = since <= heard < before and verb in ("lease", "start")
             if waits and model in self.past.meanings(names[0], self.asked[key]):
                 self._due.setdefault(key, _Due(why, self.book.step, self.book.now))
 
