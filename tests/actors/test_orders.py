@@ -306,6 +306,27 @@ def test_a_stop_begun_anew_does_not_keep_the_registry_busy_until_it_ends(bench: 
     assert due is None or due > b.clock.monotonic()
 
 
+def test_a_stop_whose_actor_died_does_not_keep_the_registry_busy_until_it_ends(
+    bench: Open,
+) -> None:
+    b = bench()
+    b.define("a", stop_timeout_s=60)
+    b.service.start("a")
+    hold = b.processes.hold_stop("a")
+    stop = b.call(lambda: b.service.stop("a"))
+    hold.wait_reached()
+    [ref] = pykka.ActorRegistry.get_by_class(ModelActor)
+    ref.tell("what no actor understands")
+    ref.actor_stopped.wait(WAIT_S)
+    b.settle()
+    b.advance(6)  # the time of the next look, had the stop failed
+    due = deadlines.next_due(b.service._runtime.registry)
+    hold.release()
+    b.result(stop)
+
+    assert due is None or due > b.clock.monotonic()
+
+
 def test_waiters_of_a_load_that_failed_and_cannot_be_stopped_are_told(bench: Open) -> None:
     b = bench()
     b.define("a")

@@ -31,6 +31,8 @@ from simulation.world import World
 
 REST_STEPS = 20_000
 """Steps in which a world without faults has to come to rest."""
+MOST_RINGS = 200
+"""More alarms at one moment are a registry that keeps itself busy."""
 CREEPS_S = (0.001, 0.03, 0.3)
 PATIENT_S = 0.5
 """Nobody who can go on is made to wait longer."""
@@ -111,6 +113,7 @@ class Simulation:
         self._closed_for_good = False
         self._end = False
         self._shown = _Shown()
+        self._rings = 0
 
     # --- the whole ---
 
@@ -201,7 +204,11 @@ class Simulation:
         if due is None:
             raise WrongError("nobody can go on and nothing is due")
         later_s = max(due - scheduler.now, 0.0)
-        return f"{later_s:g} s later: {scheduler.pass_time(due)}"
+        done = scheduler.pass_time(due)
+        self._rings = 0 if later_s else self._rings + 1
+        if self._rings > MOST_RINGS:
+            raise WrongError(f"no time passes: {done} again and again")
+        return f"{later_s:g} s later: {done}"
 
     # --- faults ---
 

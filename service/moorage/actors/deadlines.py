@@ -63,6 +63,11 @@ def _stage_due(registry: Registry, run: Run) -> float | None:
     return None if known is None or limit is None else known[1] + limit
 
 
+def _retry_due(registry: Registry, run: Run) -> float | None:
+    """Return when a stop is looked at again: only one that failed is, else it would be due on."""
+    return registry.volatile.retries.get(run.run) if run.stage is Stage.STOP_FAILED else None
+
+
 def _idle_due(registry: Registry, run: Run) -> float | None:
     gate = registry.hall.get(run.run)
     if gate is None or registry.hall.unproven(run.run):
@@ -78,10 +83,10 @@ def _dues(registry: Registry) -> Iterator[float | None]:
     yield registry.look_at
     yield registry.desk.next_deadline()
     yield from volatile.restarts.values()
-    yield from volatile.retries.values()
     yield now + DRAIN_LOOK_S if volatile.spared else None
     for run in registry.state.runs.values():
         yield _stage_due(registry, run)
+        yield _retry_due(registry, run)
         if run.stage is Stage.DRAINING:
             yield now + DRAIN_LOOK_S
         elif run.stage is Stage.READY:
@@ -164,8 +169,8 @@ def _wake_run(registry: Registry, run: Run, now: float) -> None:
         )
     if run.stage is Stage.DRAINING and run.reason not in FOR_ROOM:
         reports.emptied(registry, run.run)
-    retry = registry.volatile.retries.get(run.run)
-    if retry is not None and retry <= now and run.stage is Stage.STOP_FAILED:
+    retry = _retry_due(registry, run)
+    if retry is not None and retry <= now:
         effects.order_again(registry, run)
 
 

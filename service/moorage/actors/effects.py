@@ -88,7 +88,6 @@ def _time_stages(registry: Registry, entries: Sequence[ev.Entry]) -> None:
             swept = isinstance(entry.event, ev.RunSwept)  # from now on its exit is waited for
             if known is None or known[0] is not run.stage or swept:
                 registry.volatile.stages[run.run] = (run.stage, now)
-                registry.volatile.retries.pop(run.run, None)  # it was of the stage before
 
 
 # --- orders to model actors ---
