@@ -118,12 +118,13 @@ class Face:
         """Return what is so now. Never waits for anything."""
         runtime = self._runtime
         registry = runtime.registry
+        usage = runtime.hall.leases()  # before the state: whoever has none then came later
         problem = registry.ledger.unwritable
         now = runtime.clock.monotonic()
         fetching = {run: f.by(now) for run, f in registry.volatile.fetching.copy().items()}
         return service_status(
             registry.state,
-            runtime.hall.leases(),
+            usage,
             fetching,
             waiting=len(runtime.desk),
             log_problem=problem.problem if problem else "",

@@ -118,17 +118,20 @@ class Hall:
         """Return what can be seen of the use of every run now. Stamps never go back."""
         usage: dict[int, Usage] = {}
         for run, gate in self._gates.items():
-            used_at = max(gate.used_at, self._used_at.get(run, 0.0))
-            self._used_at[run] = used_at
+            used_at = self._used_at[run] = self._last_use(run, gate)
             usage[run] = Usage(len(gate.holders), used_at, gate.ready_at, gate.granted())
         return usage
 
     def leases(self) -> dict[int, Usage]:
         """Return what can be seen of use from any thread: leases and stamps, not counts."""
         return {
-            run: Usage(len(gate.holders), gate.used_at, gate.ready_at)
+            run: Usage(len(gate.holders), self._last_use(run, gate), gate.ready_at)
             for run, gate in self._gates.copy().items()
         }
+
+    def _last_use(self, run: int, gate: Gate) -> float:
+        """Return when a run was used last: a stamp may be older than one already seen."""
+        return max(gate.used_at, self._used_at.get(run, 0.0))
 
     def owned(self) -> dict[object, set[int]]:
         """Return who holds leases of which runs."""

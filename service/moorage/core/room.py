@@ -96,7 +96,7 @@ def lru_order(state: State, usage: Mapping[int, Usage]) -> tuple[int, ...]:
     at = {run: place for place, run in enumerate(state.lru)}
 
     def key(run: int) -> tuple[float, int]:
-        seen = usage.get(run)  # None: it becomes ready in this very decision
+        seen = usage.get(run)  # None: it has only just become ready
         return (seen.used_at if seen else float("inf"), at[run])
 
     return tuple(sorted(state.lru, key=key))
