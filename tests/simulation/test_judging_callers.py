@@ -401,6 +401,37 @@ def test_who_waits_for_a_run_that_still_stops_hears_of_that_one(
     assert last == (f"lease(a) of caller {caller} waits though run 2 failed" if due else "nothing")
 
 
+@pytest.mark.parametrize("exits", [False, True])
+def test_who_waits_for_a_run_that_is_loaded_anew_hears_of_the_next_one(exits: bool) -> None:
+    tale = Tale("a").queue("a", 1).reserve(1).look().launch(1)
+    call = tale.call("lease", "a", deadline=1e9)
+    tale.look().row("run.stopping", run=1, reason="reload").look()
+    if exits:
+        del tale.servers[1]
+        tale.row("run.exited", run=1, wanted=False, stage="exit").look()
+    tale.row("run.fetching", "a", 2).look().look()
+    tale.row("run.abandoned", "a", 2, outcome="failed: fetch").look()
+    last = late(tale)
+    tale.calls.remove(call)
+
+    assert last == "lease(a) of caller 1 waits though run 2 failed"
+
+
+def test_who_waits_for_a_run_hears_of_the_one_in_its_place_while_an_older_one_stops() -> None:
+    tale = Tale("a").queue("a", 1).reserve(1).look().launch(1).look()
+    del tale.servers[1]
+    tale.row("run.exited", run=1, wanted=False, stage="load").look()
+    call = tale.call("lease", "a", deadline=1e9)
+    tale.row("run.fetching", "a", 2).look().look()
+    tale.row("run.abandoned", "a", 2, outcome="cancelled", error="reload")
+    tale.row("run.fetching", "a", 3).look().look()
+    tale.row("run.abandoned", "a", 3, outcome="failed: fetch").look()
+    last = late(tale)
+    tale.calls.remove(call)
+
+    assert last == "lease(a) of caller 1 waits though run 3 failed"
+
+
 def test_who_waits_for_a_run_has_it_when_it_is_ready() -> None:
     tale = Tale("a").define("a", aliases=["x"]).queue("a", 1)
     call = tale.call("lease", "x", deadline=1e9)

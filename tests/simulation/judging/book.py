@@ -68,6 +68,10 @@ class Run:
     """When it was known to have failed ..."""
     broke_stage: str = ""
     """... and at what."""
+    gone_step: int | None = None
+    """When it began to drain or to stop: whoever comes now waits for another one."""
+    reload: bool = False
+    """It drained or stopped so that it is loaded anew, whatever came of it then."""
     reason: str = ""
     """Why it drains or stops."""
     for_run: int | None = None
@@ -192,6 +196,10 @@ class Book:
             if run.stage != to:
                 run.since, run.since_now = self.step, self.now
             run.stage = to
+            if to in ("draining", "stopping"):
+                run.gone_step = self.step if run.gone_step is None else run.gone_step
+            else:
+                run.gone_step = None
         if row.data.get("stage") and run.broke_step is None:
             run.broke_step, run.broke_stage = self.step, row.data["stage"]
 
@@ -423,16 +431,18 @@ class Book:
     def _run_draining(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]
         run.reason, run.for_run = row.data["reason"], None
+        run.reload = run.reason == "reload"
         self.gave_way.pop(run.run, None)
 
     def _run_reopened(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]
-        run.reason, run.for_run = "", None
+        run.reason, run.for_run, run.reload = "", None, False
         self.gave_way.pop(run.run, None)
 
     def _run_stopping(self, row: SeenRow) -> None:
         run = self.runs[row.run or 0]
         run.reason = row.data["reason"]
+        run.reload = run.reload or run.reason == "reload"
         self._leave_order(run)
 
     def _leave_order(self, run: Run) -> None:

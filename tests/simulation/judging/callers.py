@@ -118,20 +118,22 @@ class Callers:
             counts = outcome.startswith("failed") and outcome != "failed: port"
             if counts and run is not None and not run.was_ready:
                 known = self.book.step if run.broke_step is None else run.broke_step
-                since = run.step if self._answers_for_itself(run) else 0
-                self._expect(run.model, known, f"run {run.run} failed", since)
+                self._expect(run.model, known, f"run {run.run} failed", self._follows(run))
 
-    def _answers_for_itself(self, run: Run) -> bool:
-        """Tell whether the run before one is still to end, and will answer its own waiters then.
+    def _follows(self, run: Run) -> int:
+        """Return the first step at which whoever came waits for a run, and not for one before it.
 
-        Who waits for one that is to be loaded anew, or lost its port, waits for the next one.
+        A run that is still to end answers those who came before it went, unless it is to be
+        loaded anew or lost its port: they wait for the next one.
         """
         model = self.book.models.get(run.model)
         before = [self.book.runs[number] for number in model.runs] if model is not None else []
-        return any(
-            each.run < run.run and each.reason != "reload" and each.broke_stage != "port"
+        gone = (
+            each.gone_step
             for each in before
+            if each.run < run.run and not each.reload and each.broke_stage != "port"
         )
+        return max((step + 1 for step in gone if step is not None), default=0)
 
     def _expect(self, model: str, before: int, why: str, since: int = 0) -> None:
         """Let every request for a model that was heard in these steps be answered soon."""
