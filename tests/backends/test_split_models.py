@@ -202,7 +202,7 @@ def test_a_projector_is_named_once(tiny: Path, projector: Path, option: str) -> 
 
 @pytest.fixture(params=["xllamacpp", "binary"])
 def real_server(request: pytest.FixtureRequest, no_path: Path) -> dict[str, Any]:
-    return fields_of(request.param, needed={"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+    return fields_of(request.param, flags={"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
 
 @pytest.mark.real

@@ -23,6 +23,7 @@ from moorage.errors import ConfigurationError
 from moorage.hub import HubAccess
 from moorage.hub.problems import told_to_wait_s
 from moorage.protocols import FetchReason
+from support import needed
 from support.hub import Fault, Hub, Repo
 from support.services import Outcome
 
@@ -37,6 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root may mount a file system")
     folder = tmp_path / "disk"
     folder.mkdir()
+    needed.command("mount", debian="mount")
     mount = ("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder)
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -16,6 +16,7 @@ from moorage.errors import LogUnavailableError, StateError
 from moorage.log.backup import backup
 from moorage.log.reader import LogReader
 from moorage.log.sqlite import SqliteLog
+from support import needed
 
 
 @pytest.fixture
@@ -23,11 +24,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     size = "size=1m,mode=0700"
+    needed.command("mount", debian="mount")
     command = ["mount", "-t", "tmpfs", "-o", size, "moorage-test", str(disk)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     if mounted.returncode:
         pytest.skip(f"this user ({os.geteuid()}) may not mount a tmpfs: {mounted.stderr.strip()}")
     yield disk

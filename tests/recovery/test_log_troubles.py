@@ -20,6 +20,7 @@ from moorage.log import writer
 from moorage.log.reader import LogReader
 from recovery.leaving import alive, events_of, left_behind, serves
 from recovery.owner import answered_by
+from support import needed
 from support.services import Seen, check_log, server, settle, state_of
 
 
@@ -35,11 +36,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of one megabyte."""
     place = tmp_path / "disk"
     place.mkdir()
+    needed.command("mount", debian="mount")
     command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "moorage-test", str(place)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     if mounted.returncode:
         pytest.skip(f"this user ({os.geteuid()}) may not mount: {mounted.stderr.strip()}")
     yield place

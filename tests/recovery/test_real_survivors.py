@@ -16,6 +16,7 @@ from moorage import ModelService
 from moorage.gguf import write_tiny
 from recovery.leaving import alive, left_behind
 from recovery.owner import answered_by
+from support import needed
 from support.services import check_log, server
 
 AGAIN_S = 0.1
@@ -57,7 +58,7 @@ def test_two_llama_servers_survive_and_are_lent_again_within_a_tenth_of_a_second
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    pytest.importorskip("xllamacpp")
+    needed.package("xllamacpp")
     model = tmp_path / "tiny.gguf"
     write_tiny(model)
     pids = [int(pid) for pid in left_behind(folder, pool, TWO_LLAMAS, model).split()]

@@ -21,6 +21,7 @@ from moorage.actors import effects
 from moorage.log.reader import LogReader
 from recovery.leaving import alive, events_of, lease_anew, left_behind, serves
 from recovery.owner import answered_by
+from support import needed
 from support.others import require_code_for_others
 from support.servers import misbehave
 from support.services import LIMIT_S, ports, settle, state_of
@@ -209,7 +210,7 @@ def test_a_worker_that_can_be_proved_no_more_is_kept_in_quarantine_until_it_ends
         assert answered_by(lease.port) == "a"
 
 
-PYTHON = Path("/usr/bin/python3")
+PYTHON = "/usr/bin/python3"  # every user can run it
 SETUID = """
 import pathlib, encodings.ascii  # what is imported late, the other user may not be let to read
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -248,12 +249,12 @@ print(service.model("a").state)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.skipif(not PYTHON.exists(), reason="no Python that every user can run")
 @pytest.mark.usefixtures("heir_of_orphans")
 def test_a_worker_of_another_user_whose_environment_cannot_be_read_is_quarantined(
     pool: range,
 ) -> None:
     require_code_for_others()
+    needed.command(PYTHON, debian="python3")
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="moorage-test-") as name:
         public, program = Path(name), Path(name) / "sleep"
         os.chown(public, 65534, 65534)

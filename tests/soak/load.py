@@ -25,7 +25,7 @@ HTTP_LIMIT_S = 10.0
 SETTINGS: Mapping[str, Any] = {"ctx_size": 256, "threads": 1, "parallel": 1}
 KINDS = ("xllamacpp", "binary")
 # What the packaged binary needs for the tiny model, whose weights are floats.
-_BINARY_NEEDS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+BINARY_NEEDS = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 PATH = "/completion"
 HEADERS = {"Content-Type": "application/json", "Connection": "close"}
 
@@ -54,7 +54,7 @@ def fields_of(kind: str) -> Mapping[str, Any] | None:
         return None
     if kind == "xllamacpp":
         return {"env": {"PATH": "/nowhere"}}  # else a llama-server on PATH goes first
-    if not cpu_flags() >= _BINARY_NEEDS:
+    if not cpu_flags() >= BINARY_NEEDS:
         return None
     found: Any = importlib.import_module(package)
     return {"executable": str(found.binary_path())}

@@ -16,6 +16,7 @@ from moorage.gguf import write_tiny
 from moorage.log.reader import LogReader
 from moorage.world.ports import LocalPorts
 from soak import load
+from support import needed
 from support.services import ports
 
 PORTS = ports()[:64]
@@ -29,9 +30,9 @@ pytestmark = pytest.mark.real
 @pytest.fixture(params=load.KINDS)
 def server(request: pytest.FixtureRequest) -> Mapping[str, Any]:
     """Fields of a spec that choose the server."""
+    needed.llama_server(request.param, load.BINARY_NEEDS)
     fields = load.fields_of(request.param)
-    if fields is None:
-        pytest.skip(f"the server {request.param} cannot run here")
+    assert fields is not None
     return fields
 
 

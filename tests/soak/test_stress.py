@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,13 +16,11 @@ from moorage.log.verify import flaws
 from moorage.world.ports import LocalPorts
 from moorage.world.processes import LocalProcesses
 from soak import load, stress
-from support import seeds
+from support import needed, seeds
 from support.services import check_log, ports, settle, state_of
 
 pytestmark = pytest.mark.real
 
-FIELDS = next(filter(None, map(load.fields_of, reversed(load.KINDS))), None)
-"""The real llama-server where the processor can run it, else the same code from a package."""
 LEAST = 50
 """Completions, on a machine that has much else to do."""
 TAKEN = frozenset({"room", "memory", "idle", "reload"})
@@ -29,6 +29,14 @@ TAKEN = frozenset({"room", "memory", "idle", "reload"})
 
 NEEDED = ("run.ready", "run.evicting", "run.draining", "run.exited", "run.released")
 """Has to have happened, else the run shows nothing."""
+
+
+def fields_of_a_server() -> Mapping[str, Any]:
+    """Choose the real llama-server where it can run, else the same code from a package."""
+    fields = next(filter(None, map(load.fields_of, reversed(load.KINDS))), None)
+    if fields is None:
+        needed.missing("no llama.cpp server is installed that can run here")
+    return fields
 
 
 def taken_from_leases(entries: list[ev.Entry], lost: set[int]) -> list[str]:
@@ -46,7 +54,6 @@ def taken_from_leases(entries: list[ev.Entry], lost: set[int]) -> list[str]:
     return taken
 
 
-@pytest.mark.skipif(FIELDS is None, reason="no llama.cpp server can run here")
 @pytest.mark.parametrize(
     "seconds",
     [
@@ -59,7 +66,7 @@ def test_nothing_is_lost_or_mixed_up_under_stress(seconds: float, tmp_path: Path
     model, folder, pool = tmp_path / "tiny.gguf", tmp_path / "state", ports()
     write_tiny(model)
     more = {"crash_budget": 100_000, "stop_timeout_s": 1.0, "health_interval_s": 0.5}
-    specs = load.specs(model, FIELDS or {}, **more)
+    specs = load.specs(model, fields_of_a_server(), **more)
     with ModelService.open(folder, ports=pool, max_loaded=2, models=specs) as service:
         crowd = stress.Crowd(service, specs, seed)
         crowd.go(seconds)

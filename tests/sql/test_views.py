@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import shutil
 import sqlite3
 import subprocess
 from collections import Counter
@@ -24,6 +23,7 @@ from moorage.log.files import StateFiles
 from moorage.log.rows import to_row
 from moorage.log.view import View
 from sql.conftest import write
+from support import needed
 from support.history import BEGAN, History, text
 
 CHECKOUT = Path(__file__).parents[2]
@@ -386,18 +386,13 @@ def test_each_column_is_described_in_its_order(database: sqlite3.Connection, vie
     assert found == list(view.columns)
 
 
-@pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the sqlite3 command is not installed")
 def test_the_sqlite3_command_answers_from_every_view(
     state: Path, database: sqlite3.Connection
 ) -> None:
+    command = (needed.command("sqlite3", debian="sqlite3"), "-readonly", StateFiles(state).database)
     for view in views.ALL:
         told = subprocess.run(
-            [
-                "sqlite3",
-                "-readonly",
-                StateFiles(state).database,
-                f"SELECT count(*) FROM {view.name}",
-            ],
+            [*command, f"SELECT count(*) FROM {view.name}"],
             capture_output=True,
             text=True,
             check=True,

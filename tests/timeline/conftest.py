@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +11,7 @@ from moorage.core.events import Entry
 from moorage.core.fold import apply
 from moorage.core.timeline import build
 from moorage.log.sqlite import SqliteLog
-from support import chromium
+from support import chromium, needed
 from support.history import History
 
 Draw = Callable[[Iterable[Entry]], Path]
@@ -33,10 +32,7 @@ def draw(tmp_path: Path) -> Draw:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Chromium]:
     if chromium.found() is None:
-        missing = "Chromium is not installed (Debian: apt-get install chromium)"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        needed.missing("Chromium is not installed (Debian: apt-get install chromium)")
     with chromium.Chromium(tmp_path_factory.mktemp("home")) as running:
         yield running
 
