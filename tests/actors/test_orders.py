@@ -634,6 +634,32 @@ def test_an_actor_that_no_thread_could_be_had_for_is_not_left_to_who_stops_all(
     assert left == []
 
 
+def test_a_run_that_gets_no_thread_fails_alone_and_its_model_s_other_run_goes_on(
+    bench: Open, starve: Starve, caplog: pytest.LogCaptureFixture
+) -> None:
+    b = bench()
+    b.define("a", repo="org/model")
+    launch = b.processes.hold_launch("a")
+    first = b.lease("a")
+    launch.wait_reached()
+    starved = starve(b)
+    b.define(
+        "a", repo="org/model", args=("--new",)
+    )  # the one that is being spawned is to be loaded anew
+    error = b.error(first)
+    b.settle()
+    held, ended = b.service.status().ports_held, b.events(ev.RunReleased)
+    starved.undo()
+    launch.release()
+    b.until(lambda: bool(b.events(ev.RunReleased)))
+
+    assert "can't start new thread" in str(error)
+    assert list(held.values()) == ["a"]  # while a server may still come
+    assert ended == []
+    assert not b.processes.alive()
+    assert "a model's actor stopped" not in caplog.text
+
+
 def test_an_actor_that_ends_between_two_orders_is_followed_by_another(bench: Open) -> None:
     b = bench()
     b.define("a")

@@ -122,7 +122,11 @@ class ModelLogic:
         if isinstance(message, msg.Forget):
             self._forget(message.run)
             return
-        run = self._runs.get(message.run) or self._begin(message.run)
+        try:
+            run = self._runs.get(message.run) or self._begin(message.run)
+        except RuntimeError as error:  # of threads; the other runs of the model go on
+            self._tell(refused(message, f"no thread for the run: {error}"))
+            return
         match message:
             case msg.Fetch():
                 run.worker.submit(lambda: self._fetch(run, message))
@@ -345,6 +349,21 @@ class ModelLogic:
             if text.endswith(CUT):  # where a long line was cut, a beginning of one may be left
                 text = _without_beginning(text.removesuffix(CUT), secret) + CUT
         return text
+
+
+def refused(message: msg.Order, problem: str) -> msg.FromModel:
+    """Return the report of an order that could not be given."""
+    match message:
+        case msg.Fetch():
+            return msg.FetchDone(message.run, None, problem)
+        case msg.Prepare():
+            return msg.PrepareDone(message.run, None, problem=problem)
+        case msg.Launch():
+            return msg.LaunchDone(message.run, None, problem)
+        case msg.Adopt():
+            return msg.ReadyDone(message.run, Readiness("timeout", problem))
+        case msg.StopRun():
+            return msg.StopDone(message.run, None, problem)
 
 
 def _parts(spec: ModelSpec) -> tuple[str, ...]:

@@ -11,11 +11,10 @@ import pykka
 from pykka import ActorRef
 
 from moorage.actors import messages as msg
-from moorage.actors.model import ModelLogic, World
+from moorage.actors.model import ModelLogic, World, refused
 from moorage.actors.registry import Registry
 from moorage.actors.threads import Threads
 from moorage.errors import MoorageError, ServiceClosedError, ServiceFailedError
-from moorage.protocols import Readiness
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +146,7 @@ class Directory:
         try:
             ref = self._start(model)
         except RuntimeError as error:  # no thread can be started: limits, or interpreter exit
-            self._to_registry(_refused(message, f"no thread for the model's actor: {error}"))
+            self._to_registry(refused(message, f"no thread for the model's actor: {error}"))
         else:
             ref.tell(message)
 
@@ -174,18 +173,3 @@ class Directory:
         ref: ActorRef[ModelActor] = ModelActor.start(logic, self._threads, died)
         self._refs[model] = ref
         return ref
-
-
-def _refused(message: msg.Order, problem: str) -> msg.ToRegistry:
-    """Return the report of an order that could not be given."""
-    match message:
-        case msg.Fetch():
-            return msg.FetchDone(message.run, None, problem)
-        case msg.Prepare():
-            return msg.PrepareDone(message.run, None, problem=problem)
-        case msg.Launch():
-            return msg.LaunchDone(message.run, None, problem)
-        case msg.Adopt():
-            return msg.ReadyDone(message.run, Readiness("timeout", problem))
-        case msg.StopRun():
-            return msg.StopDone(message.run, None, problem)
