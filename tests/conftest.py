@@ -21,10 +21,14 @@ from support import (
 hypothesis.settings.register_profile("moorage", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("moorage")
 
-# A shell lets what it runs in the background ignore Ctrl-C, and every process begun by a test
-# would inherit that: those that test it would wait for ever.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell lets what it runs in the background ignore Ctrl-C, and nohup the end of its terminal.
+# Every process begun by a test would inherit that: those that test it would wait for ever.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 def pytest_report_header() -> str:
