@@ -210,7 +210,7 @@ class Bench:
 
     @property
     def lru(self) -> tuple[str, ...]:
-        """Models that are ready or drain, least recently used first, as the log has it."""
+        """Models that are ready or drain, least recently used first, as last noted."""
         state = self.service._runtime.registry.state
         return tuple(state.runs[run].model for run in state.lru)
 
