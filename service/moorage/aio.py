@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from pathlib import Path
 from types import EllipsisType, TracebackType
 from typing import Any, Generic, TypeVar
@@ -16,8 +16,10 @@ from moorage.actors import messages as msg
 from moorage.actors.gate import JointLease, Lease, enter
 from moorage.actors.tickets import Ticket, leave
 from moorage.core.audit import Finding
+from moorage.core.events import Entry
 from moorage.errors import WaitTimeoutError
 from moorage.face import CALL_S, LEASE_S, START_S, STOP_S, Face, joint, patience
+from moorage.log.rows import PAGE_ROWS
 from moorage.spec import ModelSpec
 from moorage.status import ModelStatus
 
@@ -177,6 +179,25 @@ class AsyncFace(Face):
         """As `set_limits`."""
         message = self._limits_message(max_loaded, memory_limit, min_residency_s)
         await self._acall(message, CALL_S)
+
+    def aevents(self, after: int = 0, *, limit: int | None = None) -> AsyncIterator[Entry]:
+        """As `events`, for `async for`: each page is read in a thread."""
+        self.events(after, limit=limit)  # refuses here and now what it does not take
+        return self._aevents(after, limit)
+
+    async def _aevents(self, after: int, limit: int | None) -> AsyncIterator[Entry]:
+        while limit is None or limit > 0:
+            wanted = PAGE_ROWS if limit is None else min(limit, PAGE_ROWS)
+            page = await asyncio.to_thread(self._page, after, wanted)
+            for entry in page:
+                yield entry
+            if len(page) < wanted:
+                return
+            after = page[-1].seq
+            limit = None if limit is None else limit - wanted
+
+    def _page(self, after: int, rows: int) -> tuple[Entry, ...]:
+        return tuple(self._entries(after, rows))
 
     async def aaudit(self, fix: bool = False) -> tuple[Finding, ...]:
         """As `audit`, in a thread."""

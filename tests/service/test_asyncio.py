@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from moorage import (
+    ConfigurationError,
+    Entry,
     JointLease,
     Lease,
     LoadCancelledError,
@@ -305,6 +307,21 @@ def test_the_twins_do_what_the_blocking_calls_do(fake: ModelService) -> None:
             await fake.astart("m")
 
     run(work())
+
+
+@pytest.mark.parametrize("limit", [None, 0, 1, 2, 3, 4, 100])
+def test_events_are_read_page_by_page_as_the_blocking_call_reads_them(
+    opened: Callable[..., ModelService], monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    monkeypatch.setattr("moorage.aio.PAGE_ROWS", 2)
+    service = opened(spec("m"), spec("n"))
+
+    async def read() -> list[Entry]:
+        return [entry async for entry in service.aevents(1, limit=limit)]
+
+    with pytest.raises(ConfigurationError, match="after"):
+        service.aevents(-1)  # at once, not with the first entry
+    assert run(read()) == list(service.events(1, limit=limit))
 
 
 def test_a_service_opens_and_closes_in_a_loop(opened: Any, folder: Any) -> None:
