@@ -103,6 +103,8 @@ def compare(seconds: float) -> common.Results:
     for _ in range(ROUNDS):
         for name, run in sides.items():
             seen[name].append(run())
+    failures = [failure for tally in seen["moorage"] for failure in tally.failures]
+    assert not failures, failures[:3]
     results: dict[str, Any] = {}
     for name, tallies in seen.items():
         results |= {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import pytest
 
 from actors.conftest import Open
 from moorage import Lease, LogUnavailableError
 from moorage.actors import messages as msg
 from moorage.core import events as ev
+from moorage.protocols import Snapshot
 
 
 def test_a_spawn_is_ordered_once_its_intent_is_durable_and_not_before(bench: Open) -> None:
@@ -29,6 +32,30 @@ def test_a_spawn_is_ordered_once_its_intent_is_durable_and_not_before(bench: Ope
 
     assert [run for run, _ in ordered] == [1]
     assert durable == ordered
+
+
+def test_a_cold_lease_waits_for_two_commits_before_the_spawn_and_for_one_before_its_grant(
+    bench: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = bench()
+    b.define("a")
+    append = b.log.append
+    commits: list[tuple[str, ...]] = []
+
+    def counted(entries: Sequence[ev.Entry], *, snapshot: Snapshot | None = None) -> None:
+        commits.append(tuple(entry.event.kind for entry in entries))
+        append(entries, snapshot=snapshot)
+
+    monkeypatch.setattr(b.log, "append", counted)
+    lease = b.service.lease("a")
+    seen = tuple(commits)
+    lease.release()
+
+    assert seen == (
+        ("run.queued", "run.reserved"),
+        ("run.launching",),
+        ("run.launched", "run.ready"),
+    )
 
 
 def test_a_victim_that_is_leased_right_before_its_gate_closes_stays(bench: Open) -> None:
