@@ -323,6 +323,32 @@ def test_a_fetch_is_followed_by_the_queue_and_its_failure_ends_the_run() -> None
     assert core.state.runs[second].path == "p"
 
 
+def test_how_far_a_fetch_is_is_told_once_its_size_is_known() -> None:
+    core = Core()
+    core.define("a", repo="org/a")
+    run = core.want("a")
+    unsized = Fetching(at=0, done_bytes=1)
+    sized = Fetching(at=1, done_bytes=2, total_bytes=4, bytes_per_s=1.6)
+
+    assert core.decide(lambda d: decide.fetch_noted(d, run, unsized)) is False
+    assert core.decide(lambda d: decide.fetch_noted(d, run, sized)) is True
+    assert core.told(ev.FetchNoted) == [
+        ev.FetchNoted(model="a", run=run, done_bytes=2, total_bytes=4, bytes_per_s=2)
+    ]
+
+
+def test_what_is_stopped_on_purpose_in_its_backoff_starts_no_more_by_itself() -> None:
+    core = Core()
+    core.define("a", restart="always")
+    run = core.want("a")
+    core.decide(lambda d: decide.not_spawned(d, run, "launch", "no executable"))
+    before = core.state.models["a"].status
+    core.decide(lambda d: decide.stay_down(d, "a"))
+
+    assert before == "backoff"
+    assert core.state.models["a"].status == "stopped"
+
+
 def test_why_a_fetch_failed_is_kept_for_programs_until_the_next_attempt() -> None:
     core = Core()
     core.define("a", repo="org/a", crash_budget=3)

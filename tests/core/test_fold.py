@@ -15,10 +15,11 @@ from core.making import Core, spec
 from moorage.core import chain, codec, decide
 from moorage.core import events as ev
 from moorage.core.fold import FoldError, apply, replay
-from moorage.core.invariants import over_limits, violations
+from moorage.core.invariants import check, fold, over_limits, violations
 from moorage.core.lifecycle import LifecycleError
-from moorage.core.snapshot import state_from_data, state_to_data
-from moorage.core.state import State, changed, compress, describe_pool, expand
+from moorage.core.snapshot import cached_state, state_from_data, state_to_data
+from moorage.core.state import State, changed, checked, compress, describe_pool, expand
+from moorage.errors import CorruptLogError
 
 
 def _ready() -> Core:
@@ -270,6 +271,49 @@ def test_a_snapshot_that_lacks_something_is_refused(damage: str) -> None:
     del data[damage]
     with pytest.raises((KeyError, TypeError, ValueError)):
         state_from_data(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"),
+    [({}, True), ({"models": None}, False), ({"queue": ["no number"]}, False), ({"seq": 1}, False)],
+    ids=["whole", "of another shape", "with a value that no state has", "of another entry"],
+)
+def test_a_cached_state_is_used_only_when_it_fits(change: dict[str, Any], fits: bool) -> None:
+    state = _ready().state
+    back = cached_state(state.seq, {**state_to_data(state), **change})
+
+    assert back == (state if fits else None)
+
+
+@pytest.mark.parametrize(
+    ("pool", "why"),
+    [
+        (((0, 5),), "0-5 are no ports"),
+        (((6, 5),), "6-5 are no ports"),
+        (((65535, 65536),), "65535-65536 are no ports"),
+        (((1, 65535), (1, 1)), "a port is in the pool twice"),
+    ],
+)
+def test_a_pool_that_cannot_be_one_is_refused(pool: tuple[tuple[int, int], ...], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        checked(pool)
+
+
+def test_an_entry_of_a_file_that_contradicts_what_came_before_names_file_and_entry() -> None:
+    core = _ready()
+    again = ev.Entry(core.state.seq + 1, core.at, None, core.entries[-1].event)
+    with pytest.raises(CorruptLogError, match=r"the\.db") as caught:
+        fold(core.state, again, "the.db")
+
+    assert caught.value.seq == again.seq
+
+
+def test_a_file_that_adds_up_to_what_no_state_has_is_named() -> None:
+    state = _ready().state
+    check(state, "the.db")
+    state.queue = ("no number",)  # type: ignore[assignment]
+    with pytest.raises(CorruptLogError, match=r"the\.db.*queue"):
+        check(state, "the.db")
 
 
 def test_a_failure_and_a_secret_survive_a_snapshot() -> None:
