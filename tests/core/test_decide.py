@@ -209,6 +209,42 @@ def test_hold_and_reset_are_told_once() -> None:
     assert core.state.models["a"].status == "stopped"
 
 
+def test_a_reset_forgets_what_failed() -> None:
+    core = Core()
+    core.define("a", crash_budget=1)
+    core.end(core.load("a"))
+    failed = core.state.models["a"].status
+    told = core.decide(lambda d: decide.reset(d, "a", "operator"))
+
+    assert (failed, told) == ("failed", True)
+    assert core.state.models["a"].status == "stopped"
+    assert core.state.models["a"].last is None
+
+
+def test_runs_are_outdated_when_what_they_were_launched_with_has_changed() -> None:
+    core = Core()
+    core.define("a", "b")
+    run = core.load("a")
+    core.decide(lambda d: decide.stop(d, run, "operator", force=False, leases=1))
+    core.load("b")
+    waits = core.want("a")  # it takes the spec that it finds when it reserves
+    old = core.state.models["a"]
+
+    def outdated() -> list[int]:
+        draft = core.draft()
+        return [r.run for r in decide.outdated(draft, core.state.models["a"], old)]
+
+    core.decide(lambda d: decide.define(d, spec("a", ttl_s=5), ""))
+    same = outdated()
+    core.decide(lambda d: decide.define(d, spec("a", env={"X": "1"}), ""))
+    other = outdated()
+    core.decide(lambda d: decide.define(d, spec("a"), "of another secret"))
+    secret = outdated()
+
+    assert core.state.models["a"].next_run == waits
+    assert (same, other, secret) == ([], [run], [run])
+
+
 def test_a_model_without_a_run_is_removed_at_once_and_its_next_run_cancelled() -> None:
     core = Core()
     core.define("a", "b")
@@ -237,6 +273,24 @@ def test_a_removal_of_what_stops_already_removes_it_and_keeps_the_failure() -> N
 
 
 # --- requests ---
+
+
+def test_whoever_comes_while_a_run_drains_waits_for_one_and_the_same_next_run() -> None:
+    core = Core()
+    core.define("a")
+    run = core.load("a")
+    core.decide(lambda d: decide.stop(d, run, "operator", force=False, leases=1))
+
+    assert core.want("a") == core.want("a", start=True) == run + 1
+
+
+def test_a_stop_of_what_loads_is_a_cancel() -> None:
+    core = Core()
+    core.define("a")
+    run = core.want("a")
+    core.decide(lambda d: decide.stop(d, run, "operator", force=False, leases=0))
+
+    assert core.told(ev.RunReleased)[0].outcome == "cancelled"
 
 
 def test_backoff_refuses_until_its_time_and_failed_until_reset() -> None:
@@ -513,6 +567,27 @@ def test_an_open_run_is_brought_under_its_new_owner(
     found = core.state.runs.get(run)
 
     assert (f"{found.stage} {found.reason}" if found else None) == then
+
+
+@pytest.mark.parametrize(
+    ("drains_for", "ends_for", "then"),
+    [("operator", "operator", "stopped"), ("reload", "exited", "backoff")],
+)
+def test_who_exits_while_it_drains_has_failed_and_stays_down_only_if_that_was_asked(
+    drains_for: str, ends_for: str, then: str
+) -> None:
+    core = Core()
+    core.define("a", restart="always")
+    run = core.load("a")
+    core.decide(lambda d: decide.stop(d, run, drains_for, force=False, leases=1))
+    core.exit(run, 1)
+    ending = core.state.runs[run]
+    found = f"{ending.stage} {ending.reason} {ending.fail_stage}"
+    core.sweep(run)
+
+    assert found == f"stopping {ends_for} exit"
+    assert core.told(ev.RunReleased)[0].outcome == "failed: exit"
+    assert core.state.models["a"].status == then
 
 
 @pytest.mark.parametrize("stage", ["launching", "loading", "ready", "room", "exited"])

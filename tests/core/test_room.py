@@ -466,3 +466,16 @@ def test_usage_is_noted_once_and_only_when_it_changed() -> None:
     assert (nothing, changed, again, unseen) == (False, True, False, False)
     assert core.state.lru == (b, a)
     assert core.state.runs[a].leases == 1
+
+
+def test_a_learned_need_beyond_the_limit_is_all_of_it() -> None:
+    core = _core("a", memory_limit=10)
+    run = core.load("a")
+    core.exit(run)
+    core.sweep(run, peak=20)
+
+    assert space.need_bytes(core.state, "a") == 10
+    assert core.stage("a") is None
+    core.decide(lambda d: decide.reset(d, "a", "operator"))
+    core.want("a")
+    assert core.stage("a") == "reserved"
