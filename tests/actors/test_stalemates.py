@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
+from actors.bench import WAIT_S
 from actors.conftest import Open
 from moorage import LoadError, NoRoomError, WaitTimeoutError, WouldDeadlockError
 from moorage.actors import deadlines
@@ -14,30 +16,45 @@ from moorage.core import events as ev
 from moorage.testing import Script
 
 
+@pytest.mark.parametrize("first", ["c", "d"])
 def test_two_threads_that_hold_a_and_b_and_want_c_and_d_end_by_their_deadlines(
-    bench: Open,
+    first: str, bench: Open
 ) -> None:
     b = bench()
     b.define(*"abcd")
-    a, c = b.service.lease("a"), None
-    held = b.lease("b")
-    second = b.result(held)
-    wants_c = b.lease("c", timeout_s=60)
-    wants_d = b.lease("d", timeout_s=90)
-    b.settle()
-    waited = not wants_c.done() and not wants_d.done()
-    b.advance(61)
-    first_error = b.error(wants_c)
-    a.release()  # the caller whose deadline passed gives up what it holds
-    d = b.result(wants_d)
-    second.release()
-    c = b.service.lease("c")
+    both_hold = threading.Barrier(2)
+    may_ask = {"c": threading.Event(), "d": threading.Event()}
+    leases = {}
 
-    assert waited
-    assert isinstance(first_error, WaitTimeoutError)
-    assert (d.model, c.model) == ("d", "c")
-    c.release()
-    d.release()
+    def holds_and_wants(held: str, wanted: str, timeout_s: float) -> WaitTimeoutError | None:
+        with b.service.lease(held):
+            both_hold.wait(WAIT_S)
+            may_ask[wanted].wait(WAIT_S)
+            try:
+                with b.service.lease(wanted, timeout_s) as lease:
+                    leases[wanted] = lease.run
+                    return None
+            except WaitTimeoutError as error:
+                gave_up = error
+        with b.service.lease(wanted, timeout_s) as lease:  # it holds nothing any more
+            leases[wanted] = lease.run
+        return gave_up
+
+    wants_c = b.call(lambda: holds_and_wants("a", "c", 60))
+    wants_d = b.call(lambda: holds_and_wants("b", "d", 90))
+    may_ask[first].set()
+    b.until(lambda: b.service.status().waiting == 1)
+    for event in may_ask.values():
+        event.set()
+    b.until(lambda: b.service.status().waiting == 2)
+    b.advance(59)
+    still_wait = not wants_c.done() and not wants_d.done()
+    b.advance(2)
+
+    assert isinstance(b.result(wants_c), WaitTimeoutError)  # and lets go of a
+    assert b.result(wants_d) is None  # a made room before its own deadline
+    assert still_wait
+    assert sorted(leases) == ["c", "d"]
 
 
 def test_a_thread_that_leases_a_model_twice_gets_it_though_another_wants_it_away(

@@ -213,24 +213,30 @@ def test_an_eviction_whose_append_fails_reopens_the_gates_and_keeps_the_order(
 def test_evicting_several_of_which_one_cannot_be_stopped_keeps_pins_and_the_rest_in_order(
     bench: Open,
 ) -> None:
-    b = bench(max_loaded=4)
-    b.define("a", "c", "d")
-    b.define("p", pinned=True)
-    for name in "apcd":
+    b = bench(max_loaded=5)
+    b.define("stuck", "goes", "stays")
+    b.define("pin2", "pin1", pinned=True)
+    for name in ("stuck", "pin2", "goes", "stays", "pin1"):
         b.service.start(name)
         b.clock.advance(1)
-    b.processes.server("a").script = Script(unkillable=True)
+    b.processes.server("stuck").script = Script(unkillable=True)
     b.lowered = True
+    b.service.set_limits(max_loaded=4)
+    b.until_state("stuck", "stop_failed")
+    b.until_state("goes", "stopped")
+
+    assert b.lru == b.service.status().lru == ("pin2", "stays", "pin1")
+    assert [e.model for e in b.events(ev.RunEvicting)] == ["stuck", "goes"]
+    skipped = b.events(ev.RunEvicting)[0].skipped
+    assert skipped == ((2, "pinned"), (5, "pinned"))
+    b.processes.server("stuck").exit(0)
+    b.until_state("stuck", "stopped")
+    b.service.unpin("pin2")
     b.service.set_limits(max_loaded=2)
-    b.until_state("a", "stop_failed")
     b.until(lambda: b.service.status().loaded == 2)
 
-    assert b.service.status().lru == ("p",)
-    assert [e.model for e in b.events(ev.RunEvicting)] == ["a", "c", "d"]
-    skipped = b.events(ev.RunEvicting)[0].skipped
-    assert skipped == ((2, "pinned"),)
-    b.processes.server("a").exit(0)
-    b.until_state("a", "stopped")
+    assert [e.model for e in b.events(ev.RunEvicting)] == ["stuck", "goes", "pin2"]
+    assert b.lru == b.service.status().lru == ("stays", "pin1")
 
 
 def test_concurrent_cold_starts_of_one_model_make_one_run_and_one_lru_entry(bench: Open) -> None:
