@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -24,7 +25,17 @@ from moorage import (
     ServiceClosedError,
     ServiceFailedError,
 )
-from support.services import LIMIT_S, Outcome, check_log, gone, ports, server, settle, state_of
+from support.services import (
+    LIMIT_S,
+    Outcome,
+    Seen,
+    check_log,
+    gone,
+    ports,
+    server,
+    settle,
+    state_of,
+)
 
 
 class Before:
@@ -215,28 +226,31 @@ def test_a_signal_handler_may_close_while_its_thread_waits_for_a_lease(
     closed(service, folder, before)
 
 
-@pytest.mark.parametrize("turn", range(8))
+@pytest.mark.parametrize(
+    "stage", ["run.queued", "run.reserved", "run.launching", "run.launched", "run.ready"]
+)
 def test_closing_while_starts_are_under_way_answers_all_of_them(
-    turn: int, before: Before, opened: Callable[..., ModelService], folder: Path
+    stage: str, before: Before, opened: Callable[..., ModelService], folder: Path
 ) -> None:
-    specs = [server(f"m{i}", "--loading", "0.05") for i in range(6)]
-    service = opened(*specs, max_loaded=3)
-    starts = [Outcome(lambda name=spec.name: service.start(name)) for spec in specs]
-    stages = ("queued", "reserved", "launching", "loading", "ready")
-    wanted = stages[turn % len(stages)]
-    settle(
-        lambda: (
-            any(m.state == wanted for m in service.status().models)
-            or not any(outcome.thread.is_alive() for outcome in starts)
-        ),
-    )
+    slow = [server(f"m{i}", "--never-bind") for i in range(5)]
+    service = opened(server("quick"), *slow, max_loaded=3)
+    seen = Seen(service)
+
+    def started(name: str) -> Outcome:
+        outcome = Outcome(lambda: service.start(name))
+        seen.wait("run.queued", model=name)
+        return outcome
+
+    quick = started("quick")
+    starts = [started(spec.name) for spec in slow]
+    seen.wait(stage, model="quick" if stage == "run.ready" else "m0")
     service.close()
 
     for outcome in starts:
-        try:
+        with pytest.raises((ServiceClosedError, LoadCancelledError)):
             outcome.get()
-        except (ServiceClosedError, LoadCancelledError):
-            continue
+    with contextlib.suppress(ServiceClosedError, LoadCancelledError):
+        assert quick.get().state == "ready"
     closed(service, folder, before)
 
 
@@ -456,11 +470,15 @@ def test_kept_servers_answer_after_the_program_and_the_next_one_takes_them_on(
     assert said == ""
     assert _answers(port)
     with ModelService.open(tmp_path / "state", ports=range(port, port + 20)) as service:
+        settle(lambda: any(e.event.kind == "run.adopted" for e in service.events()))
         status = service.model("m")
-        assert status.state in ("ready", "stopping", "stopped")
-        if status.state == "ready":
-            assert status.pid == pid
-    settle(lambda: gone(pid))
+        with service.lease("m") as lease:
+            lent = lease.run, lease.port, _answers(lease.port)
+    stopped = gone(pid)
+
+    assert (status.state, status.pid) == ("ready", pid)
+    assert lent == (1, port, True)
+    assert stopped
     assert not _answers(port)
     check_log(tmp_path / "state")
 
