@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from moorage import ModelService
 from moorage.cli.demochecks import checked
 from moorage.core import events as ev
 from moorage.gguf import write_tiny
+from support import needed
 from support.broken import break_package
 
 LIMIT_S = 50
@@ -37,6 +39,38 @@ def test_the_demo_shows_what_it_says_and_leaves_its_log(
     assert "NOT SO" not in found.out
     assert set(events.lines) <= set(found.lines)
     assert "0 held, 100 free" in after.out
+
+
+CUT_OFF = """
+import fcntl, socket, struct, sys
+from moorage.cli import main
+GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1  # of netdevice(7)
+with socket.socket() as any_socket:
+    told = fcntl.ioctl(any_socket, GET_FLAGS, struct.pack("16sH14x", b"lo", 0))
+    flags = struct.unpack("16sH14x", told)[1]
+    fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sH14x", b"lo", flags | UP))
+sys.exit(main(["demo", "--state", sys.argv[1]]))
+"""
+"""Runs a demo where the loopback is all there is of a network."""
+
+
+@pytest.mark.real
+def test_the_demo_needs_no_network(tmp_path: Path) -> None:
+    cut = [needed.command("unshare", debian="util-linux"), "--net"]
+    tried = subprocess.run([*cut, "true"], capture_output=True, text=True, timeout=10, check=False)
+    if tried.returncode:
+        pytest.skip(f"this user ({os.geteuid()}) may have no network of its own: {tried.stderr}")
+    done = subprocess.run(
+        [*cut, sys.executable, "-c", CUT_OFF, tmp_path / "state"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "NOT SO" not in done.stdout
+    assert all(holds for holds, _ in checked(tmp_path / "state", 0))
 
 
 @pytest.mark.real
