@@ -22,7 +22,7 @@ WRITTEN = list(History(seed=3).entries(40, close=None))
 
 
 def test_there_is_one_for_each_revision() -> None:
-    assert [file.stem for file in FILES] == sorted(revisions._known())
+    assert [file.stem for file in FILES] == sorted(revisions.KNOWN)
 
 
 @pytest.fixture(params=FILES, ids=lambda file: file.stem)

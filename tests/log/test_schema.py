@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic.script import ScriptDirectory
 
 from moorage.log import revisions, views
 from moorage.log.files import StateFiles
@@ -87,3 +88,9 @@ def test_alembic_makes_and_tells_the_same_log_by_hand(tmp_path: Path) -> None:
     with closing(SqliteLog.open(state)) as log:
         assert len(log.log_id) == 16
     assert told.startswith(f"{revisions.head()} (head)")
+
+
+def test_the_revisions_written_down_are_those_of_the_migrations() -> None:
+    scripts = ScriptDirectory.from_config(revisions._config())
+
+    assert tuple(script.revision for script in scripts.walk_revisions()) == revisions.KNOWN
