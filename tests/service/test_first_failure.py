@@ -34,7 +34,7 @@ WARM_UP = 300
 MEDIAN_LIMIT_S = 0.05  # 3 to 20 ms, when nobody else uses the processors
 RSS_LIMIT = 3_000_000  # SQLite fills its cache of pages, 2 MB; from then on nothing is added
 ENDS = ("run.released", "run.abandoned")
-BLOCKS_LIMIT = 500  # one object kept by each start would be more
+BLOCKS_LIMIT = 2 * (STARTS - WARM_UP)  # whatever a start keeps is more than two objects
 IDLE = "moorage-idle"
 OF_A_RUN = ("moorage-model", "moorage-worker")
 
