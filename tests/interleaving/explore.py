@@ -211,43 +211,49 @@ class World:
         self.parties = parties
         self._hint_may_be_lost = hint_may_be_lost
         self.marks: set[str] = set()
+        self._moves: dict[tuple[int, int, Shared], tuple[tuple[Any, int, Shared], ...]] = {}
         kinds: dict[str, list[int]] = {}
         for at, party in enumerate(parties):
             kinds.setdefault(party.name, []).append(at)
         self._alike = [places for places in kinds.values() if len(places) > 1]
 
     def start(self) -> State:
-        state: State = (*(party.start for party in self.parties), *FRESH)
-        for at in range(len(self.parties)):
-            state = self._onward(state, at)
-        return state
+        nodes: list[int] = []
+        shared = FRESH
+        for party in self.parties:
+            node, shared = self._onward(party, party.start, shared)
+            nodes.append(node)
+        return (*nodes, *shared)
 
     def following(self, state: State) -> Iterator[tuple[int, Any, State]]:
         """Yield each step that is possible: whose, how it was answered, and the state after."""
         count = len(self.parties)
         shared: Shared = state[count:]  # type: ignore[assignment]
         for at in range(count):
-            party = self.parties[at]
-            access = party.accesses[state[at]]
-            if access is None:
-                continue
-            if access[0] == "error":
-                raise _Broken(f"{party.name}: {access[1]}")
-            if access[0] == "choose":
-                choices: Iterable[Any] = ((choice, shared) for choice in range(access[1]))
-            else:
-                outcome = STEPS[access[0]](shared, access, party.key)
-                choices = (outcome,) if outcome is not None else ()
-            for answer, after in choices:
-                node = party.after(state[at], answer)
-                moved = (*state[:at], node, *state[at + 1 : count], *after)
-                yield at, answer, self._sorted(self._onward(moved, at))
+            where = (at, state[at], shared)  # where the others are makes no difference to it
+            moves = self._moves.get(where)
+            if moves is None:
+                moves = self._moves[where] = tuple(self._made(self.parties[at], state[at], shared))
+            for answer, node, after in moves:
+                yield at, answer, self._sorted((*state[:at], node, *state[at + 1 : count], *after))
 
-    def _onward(self, state: State, at: int) -> State:
-        count = len(self.parties)
-        party, node = self.parties[at], state[at]
-        shared: Shared = state[count:]  # type: ignore[assignment]
-        moved = False
+    def _made(self, party: Party, node: int, shared: Shared) -> Iterator[tuple[Any, int, Shared]]:
+        """Yield the steps of one party: how each is answered, its node and what is shared then."""
+        access = party.accesses[node]
+        if access is None:
+            return
+        if access[0] == "error":
+            raise _Broken(f"{party.name}: {access[1]}")
+        if access[0] == "choose":
+            choices: Iterable[Any] = ((choice, shared) for choice in range(access[1]))
+        else:
+            outcome = STEPS[access[0]](shared, access, party.key)
+            choices = (outcome,) if outcome is not None else ()
+        for answer, after in choices:
+            yield answer, *self._onward(party, party.after(node, answer), after)
+
+    def _onward(self, party: Party, node: int, shared: Shared) -> tuple[int, Shared]:
+        """Make the steps of a party that need no turn of their own."""
         while (access := party.accesses[node]) is not None:
             answer = None
             if access[0] == "mark":
@@ -258,12 +264,11 @@ class World:
                     break
                 answer, shared = STEPS[access[0]](shared, access, party.key)  # type: ignore[misc]
             node = party.after(node, answer)
-            moved = True
         flags, _, used, _, _ = shared
         if used and flags & (DECIDED | EMPTY):
             what = "decided that it stops" if flags & DECIDED else "saw it closed and empty"
             raise _Broken(f"users {_keys(used)} hold a run of which the registry {what}")
-        return (*state[:at], node, *state[at + 1 : count], *shared) if moved else state
+        return node, shared
 
     def _sorted(self, state: State) -> State:
         """Return the state with users that are alike in a fixed order: who is who is all one.
