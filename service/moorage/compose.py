@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -212,7 +212,7 @@ class Runtime:
     def open(self, limits: Limits, timeout_s: float) -> None:
         """Record the opening, and bring what earlier owners left to its end."""
         ticket: Ticket[None] = Ticket("open")
-        program = version("moorage")
+        program = _program()
         opened = ServiceOpened(
             program=program,
             host=socket.gethostname(),
@@ -364,6 +364,12 @@ def _starting_threads(state: Path) -> Generator[None]:
             "their limit (`ulimit -u`)"
         )
         raise StateError(str(state), problem) from error
+
+
+@cache
+def _program() -> str:
+    """Return this program's version: the whole README is read for it, beside it in one file."""
+    return version("moorage")
 
 
 def start(
