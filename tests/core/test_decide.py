@@ -284,6 +284,17 @@ def test_whoever_comes_while_a_run_drains_waits_for_one_and_the_same_next_run() 
     assert core.want("a") == core.want("a", start=True) == run + 1
 
 
+def test_whoever_comes_while_a_run_loads_or_serves_gets_that_one() -> None:
+    core = Core()
+    core.define("a")
+    loading = core.want("a")
+
+    assert core.want("a") == loading
+    core.launch(loading)
+    core.decide(lambda d: decide.ready(d, loading, 0))
+    assert core.want("a", start=True) == loading
+
+
 def test_a_stop_of_what_loads_is_a_cancel() -> None:
     core = Core()
     core.define("a")
