@@ -7,6 +7,7 @@ for the storm of real signals at the end.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import gc
@@ -272,13 +273,20 @@ def test_an_interrupted_close_goes_on_by_itself(folder: Path) -> None:
     assert processes.alive() == ()
 
 
-def test_an_interrupted_open_waits_for_no_other_owner(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "interrupt",
+    [interrupt_main, _thread.interrupt_main],  # the lock that is waited for hears of the first
+    ids=["while it waits", "right before it waits"],
+)
+def test_an_interrupted_open_waits_for_no_other_owner(
+    interrupt: Callable[[], None], folder: Path
+) -> None:
     def opening() -> bool:
         return any(thread.name == "moorage-open" for thread in threading.enumerate())
 
     def strike() -> None:
         settle(opening)
-        interrupt_main()
+        interrupt()
 
     with ModelService.open(folder, ports=ports(), parts=fake_parts()):
         striking = Outcome(strike)

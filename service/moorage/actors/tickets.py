@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -13,6 +15,8 @@ T = TypeVar("T")
 
 FOR_EVER: Final = -1.0
 """As the seconds of a wait: until the answer is there."""
+_SIGNALS_S: Final = 0.5
+"""The main thread looks for signals so often while it waits."""
 
 _numbers = itertools.count(1)
 
@@ -121,7 +125,17 @@ class Ticket(Generic[T]):
 
     def wait(self, timeout_s: float, /) -> bool:
         """Block until it is answered, for the one caller whose it is; FOR_EVER has no end."""
-        return self.answered or self._pending.acquire(timeout=timeout_s)
+        if self.answered:
+            return True
+        if threading.current_thread() is not threading.main_thread():
+            return self._pending.acquire(timeout=timeout_s)
+        # A signal that comes when the lock is about to be waited for does not end that wait, and
+        # its handler, such as that of Ctrl-C, runs only after it.
+        ends = math.inf if timeout_s < 0 else time.monotonic() + timeout_s
+        while (left := ends - time.monotonic()) > _SIGNALS_S:
+            if self._pending.acquire(timeout=_SIGNALS_S):
+                return True
+        return self._pending.acquire(timeout=max(left, 0.0))
 
     def result(self) -> T:
         """Return or raise the answer."""
