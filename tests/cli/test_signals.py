@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 
 import pytest
 
-from moorage.cli.signals import Interrupt
+from moorage.cli.signals import EndedBySignal, Interrupt, raised
 
 
 class Finalised:
     """Interrupted in its finaliser, where the interpreter can only report an exception."""
 
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        self.number = number
+
     def __del__(self) -> None:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(self.number)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -43,3 +47,57 @@ def test_an_interrupt_is_raised_where_the_command_is_and_ends_its_wait() -> None
 
 def test_without_an_interrupt_a_wait_ends_by_its_time() -> None:
     assert not Interrupt().wait(0.001)
+
+
+ENDING = [
+    (signal.SIGTERM, EndedBySignal),
+    (signal.SIGHUP, EndedBySignal),
+    (signal.SIGINT, KeyboardInterrupt),
+]
+
+
+@pytest.mark.parametrize(("number", "error"), ENDING)
+def test_a_signal_that_a_finaliser_swallows_ends_what_the_command_does_next(
+    number: int, error: type[BaseException]
+) -> None:
+    reached: list[str] = []
+
+    def work() -> None:
+        made = Finalised(number)
+        del made
+        reached.append("wait")
+        threading.Event().wait(20)
+        reached.append("end")
+
+    with pytest.raises(error), raised():
+        work()
+
+    assert reached == ["wait"]
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("number", "error"), ENDING)
+def test_a_signal_that_is_swallowed_at_the_end_of_a_command_ends_it(
+    number: int, error: type[BaseException]
+) -> None:
+    made = Finalised(number)
+    with pytest.raises(error), raised():
+        del made
+
+
+def test_what_else_goes_wrong_in_a_finaliser_is_reported_as_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda seen: reported.append(seen.exc_type))
+
+    class Wrong:
+        def __del__(self) -> None:
+            raise ValueError
+
+    with raised():
+        made = Wrong()
+        del made
+
+    assert reported == [ValueError]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
+
+_AGAIN_S: Final = 0.001
 
 
 class EndedBySignal(BaseException):
@@ -72,7 +76,8 @@ def raised() -> Generator[None]:
     for number in numbers:
         signal.signal(number, _raise)
     try:
-        yield
+        with _repeated():
+            yield
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
@@ -80,3 +85,38 @@ def raised() -> Generator[None]:
 
 def _raise(number: int, _frame: FrameType | None) -> None:
     raise EndedBySignal(number)
+
+
+@contextmanager
+def _repeated() -> Generator[None]:
+    """Give a signal again whose exception was lost in a finaliser or a callback.
+
+    The interpreter reports it there, and the command would go on. By a timer: what is raised in the
+    report itself is lost as well.
+    """
+    lost: list[int] = []
+
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        error = unraisable.exc_value
+        if isinstance(error, EndedBySignal):
+            lost.append(error.number)
+        elif isinstance(error, KeyboardInterrupt):
+            lost.append(signal.SIGINT)
+        else:
+            otherwise(unraisable)
+            return
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+    def again(_number: int, _frame: FrameType | None) -> None:
+        while lost:
+            signal.raise_signal(lost.pop())
+
+    otherwise, sys.unraisablehook = sys.unraisablehook, report
+    alarm = signal.signal(signal.SIGALRM, again)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
+        sys.unraisablehook = otherwise
+        again(signal.SIGALRM, None)
