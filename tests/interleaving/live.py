@@ -7,7 +7,6 @@ one that the model of a dict and two flags gives.
 
 from __future__ import annotations
 
-import gc
 import random
 import threading
 from collections import deque
@@ -16,6 +15,7 @@ from typing import Any
 from interleaving.explore import FRESH, GATED, STEPS, TABLE, Shared, marked
 from interleaving.steps import Access, Party, Pause, Script
 from moorage.actors.gate import Gate
+from support import collector
 
 LIMIT_S = 20.0
 NOTHING = object()
@@ -144,13 +144,8 @@ class Live:
             thread.start()
         for script in self._scripts:
             script.arrive()
-        collects = gc.isenabled()
-        gc.disable()  # else a party would run finalisers of what others left
-        try:
+        with collector.off():  # else a party would run finalisers of what others left
             self._orders()
-        finally:
-            if collects:
-                gc.enable()
         for script, thread in zip(self._scripts, threads, strict=True):
             if script.access is not None:
                 script.end()

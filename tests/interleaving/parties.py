@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import gc
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -39,6 +38,7 @@ from moorage.core.state import State
 from moorage.protocols import ExitStatus, Identity, LaunchPlan, Readiness
 from moorage.testing import FakeClock, FakePorts, FakeProcesses, MemoryLog
 from moorage.testing.log import MemoryStorage
+from support import collector
 
 # --- users ---
 
@@ -169,15 +169,14 @@ class _Interrupt:
         self._left = at
 
     def __enter__(self) -> None:
-        self._collects = gc.isenabled()
-        gc.disable()  # finalisers of what earlier runs left would be counted
+        self._collector_off = collector.off()  # finalisers of what earlier runs left would count
+        self._collector_off.__enter__()
         self._before = sys.gettrace()  # a debugger's, or that of who measures coverage
         sys.settrace(self._trace)
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
-        if self._collects:
-            gc.enable()
+        self._collector_off.__exit__(None, None, None)
 
     def _trace(self, frame: FrameType, event: str, _arg: Any) -> Any:
         if event == "call":

@@ -22,6 +22,7 @@ import pytest
 
 from moorage.actors import gate as gate_module
 from moorage.actors.gate import Gate, Lease, enter
+from support import collector
 from support.services import LIMIT_S
 
 SHARED = {"closed", "holders", "dead"}
@@ -83,10 +84,11 @@ def play(works: list[Callable[[], None]], choose: Callable[[int], int]) -> None:
     paused: SimpleQueue[bool] = SimpleQueue()
     actors = [Actor(work, paused) for work in works]
     able = list(actors)
-    while able:
-        actor = able[choose(len(able))]
-        if not actor.step():
-            able.remove(actor)
+    with collector.off():  # a lease that others lost would take steps here, in one order of many
+        while able:
+            actor = able[choose(len(able))]
+            if not actor.step():
+                able.remove(actor)
     for actor in actors:
         actor.thread.join(LIMIT_S)
         if actor.error is not None:
@@ -185,6 +187,31 @@ def test_every_order_of_one_user_and_the_registry_is_sound(user: str, registry: 
         one = Play()
         play([getattr(one, user), getattr(one, registry)], choose)
         one.judge()
+
+    assert every_order(once) > 20
+
+
+def test_what_others_left_takes_no_steps_here() -> None:
+    before = gc.get_threshold()
+    gate = Gate(model="m", run=2, ports=(1,), on_empty=lambda _run: None, now=time.monotonic)
+    plays = 0
+
+    def once(choose: Callable[[int], int]) -> None:
+        nonlocal plays
+        plays += 1
+        one = Play()
+
+        def evict() -> None:
+            assert [[] for _ in range(200)]  # enough for the collector, were it at work
+            one.evict()
+
+        if plays % 2:
+            Cycle(Lease(gate, "lost"))
+        try:
+            gc.set_threshold(100)
+            play([one.user, evict], choose)
+        finally:
+            gc.set_threshold(*before)
 
     assert every_order(once) > 20
 

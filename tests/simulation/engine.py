@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import traceback
 import weakref
@@ -28,6 +27,7 @@ from simulation.plan import FIRST_PORT, Plan
 from simulation.scheduler import KilledError, NoThreadError, Process, Scheduler
 from simulation.sight import SeenAnswer, SeenCall, SeenLease, SeenRow, SeenServer, Sight
 from simulation.world import World
+from support import collector
 
 REST_STEPS = 20_000
 """Steps in which a world without faults has to come to rest."""
@@ -119,7 +119,7 @@ class Simulation:
 
     def run(self) -> Tally:
         """Play it to its end. Raises what the judge, or the engine itself, finds wrong."""
-        with self._errors, _no_collector():
+        with self._errors, collector.off():
             try:
                 for _ in range(self.plan.steps):
                     self.step()
@@ -629,15 +629,3 @@ class _Errors(logging.Handler):
             logger.removeHandler(self)
             logger.setLevel(level)
             logger.propagate = propagate
-
-
-class _no_collector:  # noqa: N801  reads as what it does
-    """When objects are collected must not depend on what ran before: tickets count while alive."""
-
-    def __enter__(self) -> None:
-        self._was = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self._was:
-            gc.enable()

@@ -10,10 +10,11 @@ from functools import partial
 from moorage.protocols import ExitStatus
 from simulation.callers import Caller, Interrupt
 from simulation.choices import Choices
-from simulation.engine import Looks, Simulation, _no_collector
+from simulation.engine import Looks, Simulation
 from simulation.plan import Plan
 from simulation.scheduler import Task, Timer
 from simulation.world import Server
+from support import collector
 
 CALL_S = 1e6
 """Nobody's own deadline comes: that somebody gives up is an option of its own."""
@@ -236,7 +237,7 @@ class SmallWorld(Simulation):
     @contextmanager
     def played(self) -> Iterator[None]:
         """Hear of errors that nobody raises; at the end, nothing of it goes on."""
-        with self._errors, _no_collector():
+        with self._errors, collector.off():
             try:
                 yield
             finally:
