@@ -55,7 +55,7 @@ class Tally:
     hit: set[int] = field(default_factory=set[int])
     """Runs whose server the enemy killed or froze."""
     lost: set[int] = field(default_factory=set[int])
-    """Runs whose leases said that they were lost: the log has to say why."""
+    """Runs not hit whose leases said that they were lost: the log has to say why."""
 
     def refuse(self, error: MoorageError, limit_s: float = PATIENT_S) -> None:
         """Count an answer; some are none."""
@@ -79,7 +79,7 @@ class Tally:
         self.done["completions"] += 1
         if by != lease.model:
             self.wrong.append(f"{by} answered for {lease.model}")
-        if lease.lost:
+        if lease.lost and lease.run not in self.hit:  # its leader may end before its lease does
             self.lost.add(lease.run)
 
 
