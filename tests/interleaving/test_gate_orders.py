@@ -113,8 +113,7 @@ def _forgets_that_the_run_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lease, "lost", property(lambda self: self._key not in self._gate.holders))
 
 
-def _has_no_finaliser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lease, "__del__", lambda _self: None)
+def _hears_of_no_lost_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "partial", lambda *_: None)
 
 
@@ -140,9 +139,9 @@ def _does_not_reopen(monkeypatch: pytest.MonkeyPatch) -> None:
         ("stop user user", _looks_before_it_closes, "hold a run of which the registry decided"),
         ("stop user", _looks_at_the_gate_before_it_leaves, "nobody told the registry"),
         ("stop user", _does_not_look_whether_the_last_has_left, "nobody told the registry"),
-        ("evict user user", _takes_another_out_when_it_releases_again, "lost|nobody told"),
+        ("evict user repeating", _takes_another_out_when_it_releases_again, "lost|nobody told"),
         ("stop user death", _forgets_that_the_run_is_dead, "is not told that the run is dead"),
-        ("stop forgetful", _has_no_finaliser, "still hold it"),
+        ("stop forgetful", _hears_of_no_lost_lease, "still hold it"),
         ("evict user leaver", _does_not_reopen, "the run serves, and its gate is closed"),
     ],
 )

@@ -142,6 +142,24 @@ def test_an_interrupt_at_any_instruction_of_a_warm_lease_leaks_nothing(
             assert lease.run == 1
         lease = fake.lease("m")
         lease.release()
+        del lease
+
+    for at in itertools.count():
+        struck = interrupted(work, at)
+
+        assert fake.model("m").leases == 0, at
+        assert unraised == [], "who was interrupted has to hear of it"
+        if not struck:
+            break
+    assert at > 100
+
+
+def test_an_interrupt_at_any_instruction_of_a_lost_lease_leaks_nothing(
+    fake: ModelService, unraised: list[Any]
+) -> None:
+    fake.start("m")
+
+    def work() -> None:
         lease = fake.lease("m")
         del lease
 
@@ -151,7 +169,8 @@ def test_an_interrupt_at_any_instruction_of_a_warm_lease_leaks_nothing(
         assert fake.model("m").leases == 0, at
         if not struck:
             break
-    assert at > 100
+    assert at > 50
+    assert unraised
 
 
 def test_an_interrupt_at_any_instruction_of_a_cold_lease_leaks_and_hangs_nothing(
@@ -164,6 +183,7 @@ def test_an_interrupt_at_any_instruction_of_a_cold_lease_leaks_and_hangs_nothing
     for at in itertools.count():
         struck = interrupted(work, at)
         nothing_held(fake)
+        assert unraised == [], at
         Outcome(lambda: fake.stop("m")).get()
         if not struck:
             break
@@ -204,10 +224,12 @@ def test_an_interrupt_at_any_instruction_of_a_joint_lease_leaks_and_hangs_nothin
     def work() -> None:
         with fake.lease_all("m", "n") as leases:
             assert len(leases) == 2
+        del leases
 
     for at in itertools.count():
         struck = interrupted(work, at)
         nothing_held(fake)
+        assert unraised == [], at
         if not struck:
             break
 

@@ -8,8 +8,10 @@ Each ready run has a gate. Rules, in the order that makes every interleaving sou
    So either the newcomer sees the gate closed or the registry sees the newcomer.
 3. Leaving is `dict.pop`: idempotent, reentrant, never blocking, so it may happen in a signal
    handler, in a finaliser, twice, or after the run is gone.
-4. A lease that is lost leaves by its finaliser, and should an interrupt strike that, by the
-   callback of the weak reference announced with it, which no interrupt can: it is C code alone.
+4. A lease that is lost leaves by callbacks of weak references announced with it: by `leave`, and
+   should an interrupt strike that, by `dict.pop`, which no interrupt can: it is C code alone.
+   They go with the announcement, so a lease that was released has nothing left to run. It must
+   not: what a signal handler raises in there is only reported, and who was told to end goes on.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class Gate:
         self.on_empty = on_empty
         self.closed = False
         self.dead = False
-        self.holders: dict[int, tuple[object, weakref.ref[Lease]]] = {}
+        self.holders: dict[int, tuple[object, weakref.ref[Lease], weakref.ref[Lease]]] = {}
         self.tickets = itertools.count(granted)
         self.now = now
         self.used_at = self.ready_at = now()
@@ -70,6 +72,14 @@ class Gate:
         """Return how many leases were ever entered. Called by the registry's thread only."""
         self._counted += 1
         return next(self.tickets) - self._counted + 1
+
+    def leave(self, key: int, _lost: object = None) -> None:
+        """End a lease. Ending it again does nothing."""
+        holders = self.holders
+        if key in holders:
+            self.used_at = self.now()  # first: left without, it would be idle since its entry
+        if holders.pop(key, self) is not self and self.closed and not holders:
+            self.on_empty(self.run)
 
     def held_by(self, owner: object) -> bool:
         """Tell whether a caller holds a lease here."""
@@ -81,7 +91,7 @@ class Gate:
         A list, not a tuple: making a tuple may run the collector after the iteration has begun
         (until Python 3.12), and a lost lease that it finds would change the dict under it.
         """
-        return [owner for owner, _ in list(self.holders.values())]
+        return [entry[0] for entry in list(self.holders.values())]
 
 
 class Lease:
@@ -96,20 +106,16 @@ class Lease:
     def __init__(self, gate: Gate, owner: object) -> None:
         self._gate = gate
         self._key = key = next(gate.tickets)
-        gate.holders[key] = (owner, weakref.ref(self, partial(gate.holders.pop, key)))
+        gate.holders[key] = (  # the newer reference is called first
+            owner,
+            weakref.ref(self, partial(gate.holders.pop, key)),
+            weakref.ref(self, partial(gate.leave, key)),
+        )
         gate.used_at = gate.now()
 
     def release(self) -> None:
         """Give the model back. Releasing again does nothing."""
-        gate = self._gate
-        if self._key in gate.holders:
-            gate.used_at = gate.now()  # first: left without, it would be idle since its entry
-        if gate.holders.pop(self._key, gate) is not gate and gate.closed and not gate.holders:
-            gate.on_empty(gate.run)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_key"):  # else an interrupt came before it was announced
-            self.release()
+        self._gate.leave(self._key)
 
     @property
     def model(self) -> str:
