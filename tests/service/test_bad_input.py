@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import shutil
 import sqlite3
@@ -29,6 +30,7 @@ from moorage import (
     StateInUseError,
     UnknownModelError,
 )
+from moorage.actors.apart import apart
 from support.others import require_code_for_others
 from support.services import LIMIT_S, check_log, ports, server, state_of
 
@@ -558,3 +560,19 @@ def test_where_no_thread_is_to_be_had_for_the_opening_itself_it_is_done_without(
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
     ModelService.open(folder, ports=ports()).close()
+
+
+def test_where_no_thread_at_all_is_to_be_had_it_is_done_in_the_caller_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_run: object, _args: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+
+    assert apart("one", lambda wanted: (wanted(), threading.get_ident())) == (
+        True,
+        threading.get_ident(),
+    )
+    with pytest.raises(ZeroDivisionError):
+        apart("one", lambda _: 1 // 0)

@@ -25,6 +25,7 @@ import pytest
 
 import moorage
 from moorage import Lease, ModelService, ModelSpec, WaitTimeoutError
+from moorage.actors.apart import apart
 from moorage.protocols import Alarm
 from moorage.testing import FakeProcesses, fake_parts
 from support.services import LIMIT_S, Outcome, ports, server, settle, state_of
@@ -268,6 +269,55 @@ def test_an_interrupt_at_any_instruction_of_a_close_leaves_it_to_the_next_one(
             break
 
     assert at > 100
+
+
+def test_an_interrupt_at_any_instruction_of_work_that_is_done_apart_is_heard(
+    unraised: list[Any],
+) -> None:
+    done: list[int] = []
+
+    def work() -> None:
+        apart("one", lambda _, mine=at: done.append(mine))
+
+    for at in itertools.count():
+        heard = False
+        with Interrupt(at) as interrupt:
+            try:
+                work()
+            except KeyboardInterrupt:
+                heard = True
+
+        assert heard == bool(interrupt.struck), at
+        assert unraised == [], at
+        if not heard:
+            break
+    assert at > 50
+    settle(lambda: not any(thread.name == "moorage-one" for thread in threading.enumerate()))
+    assert sorted(done) == sorted(set(done)), "done twice"
+
+
+def test_an_interrupt_at_any_instruction_of_reading_events_is_heard(
+    fake: ModelService, unraised: list[Any]
+) -> None:
+    def work() -> None:
+        for entry in fake.events():
+            assert entry.seq == 1
+            break
+
+    for at in itertools.count():
+        heard = False
+        with Interrupt(at) as interrupt:
+            try:
+                work()
+            except KeyboardInterrupt:
+                heard = True
+
+        assert heard == bool(interrupt.struck), at
+        assert unraised == [], at
+        if not heard:
+            break
+    assert at > 50
+    settle(lambda: not any(thread.name == "moorage-events" for thread in threading.enumerate()))
 
 
 def interrupt_main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,26 +30,58 @@ def apart(name: str, work: Callable[[Wanted], T], undo: Callable[[T], object] | 
 
     def run() -> None:
         try:
-            serve(ticket, work, undo)
+            _named(f"moorage-{name}", lambda: serve(ticket, work, undo))
         finally:
             served.put(None)
 
-    thread = threading.Thread(target=run, name=f"moorage-{name}", daemon=True)
     try:
-        thread.start()
-        ticket.wait(FOR_EVER)
-        thread.join()
-        return ticket.result()
+        if _begun(run):
+            ticket.wait(FOR_EVER)
+            served.get()
+            return ticket.result()
     except BaseException as error:
         if ticket.took(error):
             raise
-        if isinstance(error, RuntimeError) and thread.ident is None:
-            return work(lambda: True)  # there is no thread to be had, or the interpreter ends
         abandon(ticket, undo)
         if undo is not None:
             with suppress(Empty):
                 served.get(timeout=_UNDONE_S)
         raise
+    return work(lambda: True)
+
+
+def _begun(run: Callable[[], None]) -> bool:
+    """Begin a thread; False when there is none to be had, or the interpreter ends.
+
+    By one call of C: an interrupt in the Python code of `threading.Thread.start` may come out of it
+    as another error, and one in the callbacks at the end of a Thread object not at all.
+    """
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:
+        return False
+    return True
+
+
+def _named(name: str, work: Callable[[], None]) -> None:
+    """Work in a thread that `threading` knows, and return when it is gone."""
+    over: SimpleQueue[None] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            over.put(None)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # one less is to be had by now
+        work()
+        return
+    over.get()
+    while thread.is_alive():  # `join` would enter the waiting thread in `threading`, for ever
+        os.sched_yield()
 
 
 def serve(
