@@ -196,9 +196,6 @@ class AsyncFace(Face):
             after = page[-1].seq
             limit = None if limit is None else limit - wanted
 
-    def _page(self, after: int, rows: int) -> tuple[Entry, ...]:
-        return tuple(self._entries(after, rows))
-
     async def aaudit(self, fix: bool = False) -> tuple[Finding, ...]:
         """As `audit`, in a thread."""
         return await asyncio.to_thread(self.audit, fix)

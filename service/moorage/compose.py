@@ -212,9 +212,9 @@ class Runtime:
     def open(self, limits: Limits, timeout_s: float) -> None:
         """Record the opening, and bring what earlier owners left to its end."""
         ticket: Ticket[None] = Ticket("open")
-        program = _program()
+        running = program()
         opened = ServiceOpened(
-            program=program,
+            program=running,
             host=socket.gethostname(),
             boot_id=self._processes.boot_id(),
             pid=self.pid,
@@ -223,7 +223,7 @@ class Runtime:
             memory_limit=limits.memory_limit,
             min_residency_s=limits.min_residency_s,
         )
-        created = LogCreated(log_id=self.log.log_id, program=program)
+        created = LogCreated(log_id=self.log.log_id, program=running)
         state = self.registry.state
         message = msg.Open(
             ticket, opened, created, self._strays(state), view.survivors(state, self._processes)
@@ -367,7 +367,7 @@ def _starting_threads(state: Path) -> Generator[None]:
 
 
 @cache
-def _program() -> str:
+def program() -> str:
     """Return this program's version: the whole README is read for it, beside it in one file."""
     return version("moorage")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
 from moorage import limits as check
 from moorage.actors import messages as msg
+from moorage.actors.apart import Wanted, apart
 from moorage.actors.gate import JointLease, Lease
 from moorage.actors.tickets import Ticket, wait
-from moorage.compose import Runtime
+from moorage.compose import Runtime, program
 from moorage.core.audit import Finding, audit, dated
 from moorage.core.events import Entry
 from moorage.core.state import Ranges, expand
@@ -25,6 +25,7 @@ from moorage.log.files import StateFiles
 from moorage.log.head import read_cuts
 from moorage.log.look import LogLook
 from moorage.log.reader import LogReader
+from moorage.log.rows import PAGE_ROWS
 from moorage.log.verify import flaws
 from moorage.protocols import Backends
 from moorage.spec import ModelSpec
@@ -41,6 +42,8 @@ DRAIN_S = 5.0
 """At close, leases are waited for this long, then they are lost."""
 RETRY_AFTER_S = 1.0
 _MOST_SEQ = (1 << 63) - 1
+_MORE_ROWS = 10 * PAGE_ROWS
+"""Of a page that is not the first: opening the log takes as long as reading some hundred rows."""
 GRACE_S = 0.5
 """The registry answers at a ticket's deadline and says why; without it the caller does, later."""
 
@@ -148,8 +151,25 @@ class Face:
         return self._entries(after, limit)
 
     def _entries(self, after: int, limit: int | None) -> Iterator[Entry]:
-        with LogReader(self._state) as reader:
-            yield from reader.read(after, limit=limit)
+        rows = PAGE_ROWS
+        while limit is None or limit > 0:
+            wanted = rows if limit is None else min(limit, rows)
+            page = self._page(after, wanted)
+            yield from page
+            if len(page) < wanted:
+                return
+            after = page[-1].seq
+            limit = None if limit is None else limit - wanted
+            rows = _MORE_ROWS
+
+    def _page(self, after: int, rows: int) -> tuple[Entry, ...]:
+        """Read apart: what a signal handler raises while SQLAlchemy lets go of things is lost."""
+
+        def work(_: Wanted) -> tuple[Entry, ...]:
+            with LogReader(self._state) as reader:
+                return tuple(reader.read(after, limit=rows))
+
+        return apart("events", work)
 
     def subscribe(self, callback: Callback) -> Subscription:
         """Call back for every entry committed from now on, on one thread of ours.
@@ -205,7 +225,7 @@ class Face:
         return backup(self._state, check.path("backup", path))
 
     def _archive_message(self) -> msg.Archive:
-        return msg.Archive(Ticket("archive"), version("moorage"))
+        return msg.Archive(Ticket("archive"), program())
 
     def _call(self, message: msg.FromCaller, timeout_s: float) -> Any:
         check.seconds("timeout_s", timeout_s)

@@ -14,6 +14,7 @@ from moorage.core.fold import replay
 from moorage.errors import ServiceClosedError, StateError
 from moorage.log import segments
 from moorage.log.reader import LogReader
+from moorage.log.rows import PAGE_ROWS
 from moorage.log.sqlite import SqliteLog
 from moorage.log.verify import flaws
 from moorage.testing import FakeClock, MemoryLog
@@ -79,15 +80,32 @@ def test_subscribers_are_told_and_asyncio_can_archive(tmp_path: Path) -> None:
 def test_it_is_refused_while_the_log_is_being_read_and_the_service_goes_on(tmp_path: Path) -> None:
     with ModelService.open(tmp_path / "state", ports=ports()) as service:
         service.define(server("a"))
-        reading = service.events()
-        next(reading)
-        with pytest.raises(StateError, match="another program has it open"):
-            service.archive()
-        reading.close()
+        with LogReader(tmp_path / "state") as reader:
+            next(reader.read())
+            with pytest.raises(StateError, match="another program has it open"):
+                service.archive()
         service.pin("a")
         assert service.archive().is_file()
     with pytest.raises(ServiceClosedError):
         service.archive()
+
+
+def test_events_that_are_read_in_part_hold_no_archiving_up_and_go_on_behind_it(
+    tmp_path: Path,
+) -> None:
+    with ModelService.open(tmp_path / "state", ports=ports()) as service:
+        service.define(server("a"))
+        for _ in range(PAGE_ROWS):
+            service.pin("a")
+            service.unpin("a")
+        reading = service.events()
+        read = [next(reading)]
+        service.archive()
+        service.pin("a")
+        read += reading
+
+        assert [entry.seq for entry in read] == list(range(1, service.status().seq + 1))
+        assert read[-1].event.kind == "model.pinned"
 
 
 def test_an_owner_notices_that_its_log_is_large(

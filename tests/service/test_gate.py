@@ -278,3 +278,13 @@ def test_a_lease_is_still_held_when_its_last_use_is_noted_and_noted_once() -> No
     del lease
 
     assert held == [1]  # seen without a lease before, it would be idle since it was entered
+
+
+def test_the_registry_is_told_when_the_last_lease_at_a_closed_gate_is_lost_in_a_cycle() -> None:
+    told: list[int] = []
+    gate = Gate(model="m", run=2, ports=(1,), on_empty=told.append, now=time.monotonic)
+    Cycle(Lease(gate, "lost"))
+    gate.closed = True
+    gc.collect()
+
+    assert told == [2]
