@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import sys
 import threading
@@ -84,6 +85,33 @@ def test_a_signal_that_is_swallowed_at_the_end_of_a_command_ends_it(
     made = Finalised(number)
     with pytest.raises(error), raised():
         del made
+
+
+def test_two_signals_at_once_that_a_finaliser_swallows_end_what_the_command_does_next() -> None:
+    both = (signal.SIGHUP, signal.SIGTERM)  # as of a service manager that sends one after the other
+    mask = (ctypes.c_ulong * 16)(sum(1 << (number - 1) for number in both))
+    libc = ctypes.PyDLL(None)
+    reached: list[str] = []
+
+    class Struck:
+        def __del__(self) -> None:
+            # Both come: one handler raises here, and the other one in the report of that.
+            libc.pthread_sigmask(signal.SIG_UNBLOCK, mask, None)
+
+    def work() -> None:
+        made = Struck()
+        signal.pthread_sigmask(signal.SIG_BLOCK, both)
+        for number in both:
+            signal.raise_signal(number)
+        del made
+        reached.append("wait")
+        threading.Event().wait(20)
+        reached.append("end")
+
+    with pytest.raises(EndedBySignal), raised():
+        work()
+
+    assert reached == ["wait"]
 
 
 def test_what_else_goes_wrong_in_a_finaliser_is_reported_as_ever(

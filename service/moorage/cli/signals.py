@@ -73,50 +73,63 @@ def raised() -> Generator[None]:
         yield
         return
     numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
+    swallowed = _Swallowed()
     for number in numbers:
-        signal.signal(number, _raise)
+        signal.signal(number, swallowed.strike)
     try:
-        with _repeated():
+        with swallowed.given_again():
             yield
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _raise(number: int, _frame: FrameType | None) -> None:
-    raise EndedBySignal(number)
+class _Swallowed:
+    """Signals whose exception was lost in a finaliser or a callback, to be given again.
 
-
-@contextmanager
-def _repeated() -> Generator[None]:
-    """Give a signal again whose exception was lost in a finaliser or a callback.
-
-    The interpreter reports it there, and the command would go on. By a timer: what is raised in the
-    report itself is lost as well.
+    The interpreter reports it there, and the command would go on. Given by a timer: what is raised
+    in the report itself is lost as well.
     """
-    lost: list[int] = []
 
-    def report(unraisable: sys.UnraisableHookArgs) -> None:
+    def __init__(self) -> None:
+        self._lost: int | None = None
+
+    def strike(self, number: int, frame: FrameType | None) -> None:
+        """Raise EndedBySignal, as the handler of a signal, where it is not lost."""
+        while frame is not None:
+            if frame.f_code is self._report.__code__:
+                self._add(number)
+                return
+            frame = frame.f_back
+        raise EndedBySignal(number)
+
+    @contextmanager
+    def given_again(self) -> Generator[None]:
+        """Listen to the interpreter's reports meanwhile."""
+        self._otherwise, sys.unraisablehook = sys.unraisablehook, self._report
+        alarm = signal.signal(signal.SIGALRM, self._give)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, alarm)
+            sys.unraisablehook = self._otherwise
+            self._give(signal.SIGALRM, None)
+
+    def _report(self, unraisable: sys.UnraisableHookArgs) -> None:
         error = unraisable.exc_value
         if isinstance(error, EndedBySignal):
-            lost.append(error.number)
+            self._add(error.number)
         elif isinstance(error, KeyboardInterrupt):
-            lost.append(signal.SIGINT)
+            self._add(signal.SIGINT)
         else:
-            otherwise(unraisable)
-            return
+            self._otherwise(unraisable)
+
+    def _add(self, number: int) -> None:
+        self._lost = number  # of several the last: one is enough to end a command
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
-    def again(_number: int, _frame: FrameType | None) -> None:
-        while lost:
-            signal.raise_signal(lost.pop())
-
-    otherwise, sys.unraisablehook = sys.unraisablehook, report
-    alarm = signal.signal(signal.SIGALRM, again)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, alarm)
-        sys.unraisablehook = otherwise
-        again(signal.SIGALRM, None)
+    def _give(self, _number: int, _frame: FrameType | None) -> None:
+        number, self._lost = self._lost, None
+        if number is not None:
+            signal.raise_signal(number)
