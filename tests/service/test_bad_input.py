@@ -553,13 +553,16 @@ def test_where_no_thread_is_to_be_had_for_the_opening_itself_it_is_done_without(
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
-        if thread.name in ("moorage-open", "moorage-end"):
+        if thread.name in ("moorage-open", "moorage-close"):
             raise RuntimeError("can't start new thread")
         start(thread)
 
+    before = threading.enumerate()
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
     ModelService.open(folder, ports=ports()).close()
+
+    assert threading.enumerate() == before
 
 
 def test_where_no_thread_at_all_is_to_be_had_it_is_done_in_the_caller_s(

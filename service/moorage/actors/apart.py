@@ -31,6 +31,8 @@ def apart(name: str, work: Callable[[Wanted], T], undo: Callable[[T], object] | 
     def run() -> None:
         try:
             _named(f"moorage-{name}", lambda: serve(ticket, work, undo))
+        except RuntimeError as error:  # this thread was the last one to be had
+            ticket.fail(_NoThreadError(*error.args))
         finally:
             served.put(None)
 
@@ -39,6 +41,8 @@ def apart(name: str, work: Callable[[Wanted], T], undo: Callable[[T], object] | 
             ticket.wait(FOR_EVER)
             served.get()
             return ticket.result()
+    except _NoThreadError:
+        pass
     except BaseException as error:
         if ticket.took(error):
             raise
@@ -48,6 +52,10 @@ def apart(name: str, work: Callable[[Wanted], T], undo: Callable[[T], object] | 
                 served.get(timeout=_UNDONE_S)
         raise
     return work(lambda: True)
+
+
+class _NoThreadError(RuntimeError):
+    """Nothing was begun."""
 
 
 def _begun(run: Callable[[], None]) -> bool:
@@ -64,7 +72,10 @@ def _begun(run: Callable[[], None]) -> bool:
 
 
 def _named(name: str, work: Callable[[], None]) -> None:
-    """Work in a thread that `threading` knows, and return when it is gone."""
+    """Work in a thread that `threading` knows, and return when it is gone.
+
+    Raises RuntimeError when there is none to be had.
+    """
     over: SimpleQueue[None] = SimpleQueue()
 
     def run() -> None:
@@ -74,11 +85,7 @@ def _named(name: str, work: Callable[[], None]) -> None:
             over.put(None)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # one less is to be had by now
-        work()
-        return
+    thread.start()
     over.get()
     while thread.is_alive():  # `join` would enter the waiting thread in `threading`, for ever
         os.sched_yield()
