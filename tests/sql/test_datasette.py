@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ class OverUnixSocket(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def listens(place: Path) -> bool:
+    """Tell whether a connection is taken: the socket is there a moment before."""
+    with closing(OverUnixSocket(place)) as connection:
+        try:
+            connection.connect()
+        except OSError:
+            return False
+    return True
+
+
 @pytest.fixture
 def place() -> Iterator[Path]:
     """The path of a socket, which must not be long."""
@@ -51,7 +62,7 @@ def get(run: Run, state: Path, tmp_path: Path, place: Path) -> Iterator[Get]:
         [*command, "--uds", str(place)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as server:
         try:
-            settle(lambda: place.exists() or server.poll() is not None, limit_s=30)
+            settle(lambda: listens(place) or server.poll() is not None, limit_s=30)
             assert server.poll() is None, server.communicate()[0]
             yield lambda path: page(place, path)
         finally:
